@@ -1,0 +1,61 @@
+# Everything a developer does, one target each. `make help` lists them.
+#
+#   JOBS=n             compile and test at most n at a time (default: all processors)
+#   CMAKE_ARGS=...     further arguments of the configure step, such as -DCMAKE_PREFIX_PATH=...
+#   CTEST_ARGS=...     further arguments of ctest, such as -R Agent
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+RUNS ?= 5000000
+
+configure = cmake --preset $(1) $(CMAKE_ARGS)
+compile = cmake --build build/$(1) --parallel $(JOBS)
+check = ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test bench asan tsan fuzz install format clean
+
+help: ## this list
+	@sed -nE 's/^([a-z ]+):.*## (.*)/make \1\n      \2/p' $(firstword $(MAKEFILE_LIST))
+
+build: ## everything, into build/release
+	@scripts/bootstrap
+	$(call configure,release)
+	$(call compile,release)
+
+run: ## the demo: two workers that call each other
+	@scripts/bootstrap
+	$(call configure,release)
+	$(call compile,release) --target demo
+	build/release/examples/demo
+
+test: build ## everything, then the whole test suite
+	$(call check,release)
+
+bench: ## measure against the raw limits; writes a table and JSON
+	@scripts/bootstrap build bench
+	$(call configure,release)
+	$(call compile,release) --target benchmarks
+	bench/run build/release
+
+asan tsan: ## the test suite under AddressSanitizer and UBSan / ThreadSanitizer
+	@scripts/bootstrap
+	$(call configure,$@)
+	$(call compile,$@)
+	$(call check,$@)
+
+fuzz: ## RUNS inputs (default 5,000,000) to each fuzz target
+	@scripts/bootstrap build fuzz
+	$(call configure,fuzz)
+	$(call compile,fuzz)
+	RUNS=$(RUNS) tests/fuzz/run build/fuzz
+
+install: build ## library, headers, tool and CMake package into PREFIX
+	cmake --install build/release --prefix $(PREFIX)
+
+format: ## clang-format over all C++ files
+	@scripts/bootstrap format
+	git ls-files -co --exclude-standard '*.h' '*.cpp' | xargs -r clang-format -i
+
+clean: ## remove build/
+	rm -rf build

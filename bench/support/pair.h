@@ -1,0 +1,69 @@
+// Two processes that talk to each other: one serves, the other calls and measures.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "support/child.h"
+#include "support/samples.h"
+
+namespace bench {
+
+/// An anchor: the server's role announces its address, the caller's role gets it as its argument.
+class AnchorPair {
+ public:
+  AnchorPair(const std::string& server_role, const std::string& caller_role,
+             std::optional<int> cpu = {});
+
+  Child& server() { return server_; }
+  Child& caller() { return caller_; }
+
+ private:
+  // The caller goes first: its socket closes and ends the server.
+  Child server_;
+  Child caller_;
+};
+
+/// A directory that is removed again.
+class ScratchDirectory {
+ public:
+  ScratchDirectory();
+  ~ScratchDirectory();
+  std::string file(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Two workers that meet at a rendezvous file; ready when the constructor returns.
+class WorkerPair {
+ public:
+  /// Runs the roles `weft_callee` and `weft_caller`. `spin` is in microseconds, or "default".
+  static WorkerPair weft(const std::string& spin, std::optional<int> cpu = {});
+
+  /// Runs torch_rpc_peer.py, found at `script`, whose text says what a channel is.
+  static WorkerPair torch(const std::string& script, const std::string& channel);
+
+  WorkerPair(WorkerPair&&) = default;
+  ~WorkerPair();
+
+  Child& callee() { return *callee_; }
+  Child& caller() { return *caller_; }
+
+ private:
+  WorkerPair() = default;
+  void wait_until_ready();
+
+  std::unique_ptr<ScratchDirectory> directory_ = std::make_unique<ScratchDirectory>();
+  std::unique_ptr<Child> callee_;
+  std::unique_ptr<Child> caller_;
+};
+
+/// Asks the pair's caller to do `what` `count` times; nothing to measure without a pair.
+Measurement asking(std::optional<WorkerPair>& workers, const std::string& what, size_t count);
+
+}  // namespace bench

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One of two torch RPC workers: torch_rpc_peer.py RANK RENDEZVOUS CHANNEL.
+
+Both print "ready". Rank 0 then answers commands, "NAME COUNT" per line, with one number each, and
+rank 1 serves; both leave when their input ends. Only builtin operators are called, so the callee
+runs them in C++ without Python's lock. Everything travels over TCP (the shm transport and the cma
+channel are left out), as weft's calls do in the same benchmark; CHANNEL is the way tensors take:
+"basic", in the connection of the call, or "mpt_uv", in parallel over several of their own.
+"""
+
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed.rpc as rpc
+
+OUTSTANDING = 200
+SMALL = torch.ones(4)
+LARGE = torch.ones(16 << 20)  # 64 MiB
+
+
+def median_seconds(count, function, *args):
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        rpc.rpc_sync("callee", function, args=args)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def calls_per_second(count):
+    def issue():
+        return rpc.rpc_async("callee", torch.add, args=(SMALL, SMALL))
+
+    window = min(count, OUTSTANDING)
+    start = time.perf_counter()
+    ring = [issue() for _ in range(window)]
+    for i in range(window, count):
+        ring[i % window].wait()
+        ring[i % window] = issue()
+    for future in ring:
+        future.wait()
+    return count / (time.perf_counter() - start)
+
+
+COMMANDS = {
+    "sync": lambda count: 1e6 * median_seconds(count, torch.add, SMALL, SMALL),
+    "async": calls_per_second,
+    "neg": lambda count: 1e3 * median_seconds(count, torch.neg, LARGE),
+    "positive": lambda count: 1e3 * median_seconds(count, torch.positive, LARGE),
+}
+
+
+def main():
+    rank, rendezvous, channel = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=rendezvous, _transports=["uv"], _channels=[channel]
+    )
+    rpc.init_rpc(["caller", "callee"][rank], rank=rank, world_size=2, rpc_backend_options=options)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, count = line.split()
+        print(COMMANDS[name](int(count)), flush=True)
+    rpc.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+# How Weft's own code is compiled: warnings, sanitizers, compiler cache.
+
+find_program(WEFT_CCACHE ccache)
+if(WEFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${WEFT_CCACHE})
+endif()
+
+if(WEFT_SANITIZE STREQUAL "address")
+  # vptr wants the type information of classes that libtorch does not export.
+  set(weft_sanitize_flags -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all)
+elseif(WEFT_SANITIZE STREQUAL "thread")
+  set(weft_sanitize_flags -fsanitize=thread)
+elseif(WEFT_SANITIZE)
+  message(FATAL_ERROR "WEFT_SANITIZE is neither empty, address nor thread: ${WEFT_SANITIZE}")
+endif()
+if(WEFT_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "libFuzzer needs clang++, not ${CMAKE_CXX_COMPILER_ID}: use the preset `fuzz`")
+  endif()
+  list(APPEND weft_sanitize_flags -fsanitize=fuzzer-no-link)
+endif()
+if(weft_sanitize_flags)
+  add_compile_options(${weft_sanitize_flags} -fno-omit-frame-pointer)
+  add_link_options(${weft_sanitize_flags})
+endif()
+
+# Settings for a target whose sources are ours. Other libraries' headers are system includes, so
+# their warnings stay silent.
+function(weft_own_code target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${WEFT_WERROR}>:-Werror>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Functions are not replaced at load time, so calls within a file may be inlined.
+    target_compile_options(${target} PRIVATE -fno-semantic-interposition)
+  endif()
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "SHARED_LIBRARY" AND NOT weft_sanitize_flags)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()

@@ -1,0 +1,45 @@
+// What an agent has counted since it started.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+struct LatencySummary {
+  uint64_t count = 0;
+  double mean_us = 0, p50_us = 0, p90_us = 0, p99_us = 0;
+};
+
+struct FunctionStats {
+  std::string name;
+  uint64_t served = 0;
+  uint64_t failed = 0;
+  LatencySummary handler;  // time inside the function
+};
+
+struct PeerStats {
+  std::string name;
+  std::string state;  // "idle", "connecting", "connected", "closed"
+  uint64_t calls = 0, failed = 0;
+  uint64_t bytes_sent = 0, bytes_received = 0;
+  uint64_t connects = 0;
+  LatencySummary round_trip;
+};
+
+struct DebugInfo {
+  std::string worker;
+  std::map<std::string, uint64_t> counters;  // e.g. "calls.outstanding", "replies.late"
+  std::vector<FunctionStats> functions;
+  std::vector<PeerStats> peers;
+};
+
+/// A table for people.
+std::ostream& operator<<(std::ostream& out, const DebugInfo& info);
+
+}  // namespace weft

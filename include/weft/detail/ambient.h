@@ -1,0 +1,58 @@
+// What a piece of user code inherits from the call it runs for: carried by thread, captured by
+// continuations. The layers above subclass it; this one only carries it.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include "weft/detail/ref_counted.h"
+
+namespace weft::detail {
+
+class Ambient : public RefCounted {
+ public:
+  static Ambient* current() noexcept;
+
+  /// Makes `ambient` current on this thread until the scope ends.
+  class Scope {
+   public:
+    explicit Scope(Ref<Ambient> ambient) noexcept;
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Ref<Ambient> mine_;
+    Ambient* previous_;
+  };
+};
+
+/// A thread whose waiting somebody should know of (it leads a loop, say). Waits announce
+/// themselves to the observer of their thread before they sleep and after they woke.
+class BlockingObserver {
+ public:
+  virtual void before_blocking() = 0;
+  virtual void after_blocking() = 0;
+
+  static BlockingObserver* current() noexcept;
+  static void set_current(BlockingObserver* observer) noexcept;
+
+ protected:
+  ~BlockingObserver() = default;
+};
+
+class BlockingRegion {
+ public:
+  BlockingRegion() : observer_(BlockingObserver::current()) {
+    if (observer_) observer_->before_blocking();
+  }
+  ~BlockingRegion() {
+    if (observer_) observer_->after_blocking();
+  }
+  BlockingRegion(const BlockingRegion&) = delete;
+  BlockingRegion& operator=(const BlockingRegion&) = delete;
+
+ private:
+  BlockingObserver* observer_;
+};
+
+}  // namespace weft::detail

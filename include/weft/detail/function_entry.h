@@ -1,0 +1,180 @@
+// A function that can be called from other processes: its name, its signature, its typed entry.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include "weft/codec.h"
+#include "weft/detail/ref_counted.h"
+#include "weft/future.h"
+
+namespace weft::detail {
+
+/// One incoming call as the typed code sees it.
+class Invocation {
+ public:
+  virtual Decoder& arguments() = 0;
+  /// The arguments are decoded; what follows is the user's.
+  virtual void begin_user_code() = 0;
+  virtual void reply(const Encoder& value) = 0;
+  virtual void fail(std::exception_ptr error) = 0;
+  /// Keeps the call alive beyond the function that started it.
+  virtual void add_holder() = 0;
+  virtual void drop_holder() = 0;
+
+ protected:
+  ~Invocation() = default;
+};
+
+using InvokeFunction = void (*)(Invocation&);
+
+struct FunctionEntry {
+  uint32_t index = 0;  // in this process
+  std::string name;
+  uint64_t signature = 0;
+  std::string signature_text;
+  InvokeFunction invoke = nullptr;
+  bool ambiguous = false;  // another function has the same name and signature
+};
+
+/// Adds a function to the process's table; called before main for every function that is called or
+/// exposed anywhere in the program. `tag` is the mangled name of a type that has it as argument.
+FunctionEntry& register_function(const char* tag, std::string signature, InvokeFunction invoke);
+void rename_function(FunctionEntry& entry, std::string name);
+
+template <typename Signature>
+struct SignatureTraits;
+template <typename R, typename... P>
+struct SignatureTraits<R(P...)> {
+  using Returned = R;
+  using Result = typename Unwrapped<R>::type;  // what callers see
+  using Arguments = std::tuple<std::decay_t<P>...>;
+  static constexpr bool kAsynchronous = !std::is_same_v<R, Result>;
+  static constexpr size_t kArity = sizeof...(P);
+  static_assert((!(std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>) &&
+                 ...),
+                "a remote function cannot take its arguments by non-const reference");
+  static_assert((!std::is_pointer_v<std::decay_t<P>> && ...),
+                "a pointer means nothing on another worker");
+};
+
+template <typename F>
+struct CallableTraits : CallableTraits<decltype(&F::operator())> {};
+template <typename R, typename... P>
+struct CallableTraits<R (*)(P...)> : SignatureTraits<R(P...)> {};
+template <typename R, typename... P>
+struct CallableTraits<R (*)(P...) noexcept> : SignatureTraits<R(P...)> {};
+template <typename C, typename R, typename... P>
+struct CallableTraits<R (C::*)(P...) const> : SignatureTraits<R(P...)> {};
+template <typename C, typename R, typename... P>
+struct CallableTraits<R (C::*)(P...) const noexcept> : SignatureTraits<R(P...)> {};
+
+template <auto F>
+struct FunctionTag {};
+
+class InvocationHolder {
+ public:
+  explicit InvocationHolder(Invocation& call) : call_(&call) { call.add_holder(); }
+  InvocationHolder(InvocationHolder&& other) noexcept
+      : call_(std::exchange(other.call_, nullptr)) {}
+  ~InvocationHolder() {
+    if (call_) call_->drop_holder();
+  }
+  Invocation& operator*() const { return *call_; }
+
+ private:
+  Invocation* call_;
+};
+
+template <typename R, typename Value>
+void reply_with(Invocation& call, const Value& value) {
+  Encoder out;
+  if constexpr (!std::is_void_v<R>) Codec<R>::encode(out, value);
+  call.reply(out);
+}
+
+template <typename R>
+void reply_when_ready(Invocation& call, const Future<R>& pending) {
+  pending.on_ready([holder = InvocationHolder(call)](const Future<R>& done) {
+    auto& state = FutureAccess::state(done);
+    try {
+      if (state.failed()) state.rethrow();
+      reply_with<R>(*holder, state.value());
+    } catch (...) {
+      (*holder).fail(std::current_exception());
+    }
+  });
+}
+
+/// What the exported functions of one program have in common: decode, call, encode.
+template <auto F>
+class RemoteFunction {
+ public:
+  using Traits = CallableTraits<std::decay_t<decltype(F)>>;
+  using Result = typename Traits::Result;
+  using Arguments = typename Traits::Arguments;
+
+  static const FunctionEntry& entry() { return entry_; }
+  static void rename(std::string name) { rename_function(entry_, std::move(name)); }
+
+  template <typename... Args>
+  static void encode(Encoder& out, Args&&... args) {
+    static_assert(sizeof...(Args) == Traits::kArity, "wrong number of arguments for this function");
+    encode_each(out, std::index_sequence_for<Args...>{}, args...);
+  }
+
+ private:
+  static std::string signature() {
+    TypeDescription text;
+    Codec<Arguments>::describe(text);
+    text.add("->");
+    if constexpr (std::is_void_v<Result>) {
+      text.add("v");
+    } else {
+      text.template type<Result>();
+    }
+    return text.text();
+  }
+
+  template <size_t... I, typename... Args>
+  static void encode_each(Encoder& out, std::index_sequence<I...>, Args&... args) {
+    (encode_one<std::tuple_element_t<I, Arguments>>(out, args), ...);
+  }
+  template <typename P, typename Arg>
+  static void encode_one(Encoder& out, Arg& arg) {
+    static_assert(std::is_convertible_v<Arg&, P>, "an argument has the wrong type for this function");
+    if constexpr (std::is_same_v<std::remove_const_t<Arg>, P>) {
+      Codec<P>::encode(out, arg);
+    } else {
+      const P converted = arg;
+      Codec<P>::encode(out, converted);
+    }
+  }
+
+  static void invoke(Invocation& call) {
+    Arguments arguments = Codec<Arguments>::decode(call.arguments());
+    call.arguments().finish();
+    call.begin_user_code();
+    if constexpr (Traits::kAsynchronous) {
+      reply_when_ready(call, std::apply(F, std::move(arguments)));
+    } else if constexpr (std::is_void_v<Result>) {
+      std::apply(F, std::move(arguments));
+      reply_with<void>(call, Unit{});
+    } else {
+      reply_with<Result>(call, std::apply(F, std::move(arguments)));
+    }
+  }
+
+  static inline FunctionEntry& entry_ =
+      register_function(typeid(FunctionTag<F>).name(), signature(), &invoke);
+};
+
+}  // namespace weft::detail

@@ -1,0 +1,100 @@
+// The untyped half of a future: outcome, waiters, continuations.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <optional>
+
+#include "weft/detail/ambient.h"
+#include "weft/detail/ref_counted.h"
+#include "weft/detail/task.h"
+#include "weft/error.h"
+
+namespace weft::detail {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+/// A continuation that became runnable; whoever settled the future runs or posts it.
+struct Continuation {
+  Task task;
+  Ref<Ambient> ambient;
+  Continuation* next = nullptr;
+};
+
+/// Where continuations go when the settling thread must not run user code itself (a caller that
+/// receives replies for others). Null means: run them here.
+class ContinuationSink {
+ public:
+  virtual void post(Continuation* list) = 0;
+
+ protected:
+  ~ContinuationSink() = default;
+};
+
+void run_continuations(Continuation* list) noexcept;
+
+/// Exactly one outcome: claim() once, then settle_value() or settle_error().
+class FutureCore : public RefCounted {
+ public:
+  bool ready() const noexcept { return status_.load(std::memory_order_acquire) >= kValue; }
+  bool failed() const noexcept { return status_.load(std::memory_order_acquire) == kFailed; }
+
+  /// Blocks until there is an outcome or `until` passed. False: not ready in time.
+  /// Overridden by calls, whose waiting thread receives its own reply.
+  virtual bool wait_until(std::optional<SteadyTime> until);
+  virtual void cancel() {}
+
+  std::exception_ptr exception() const noexcept { return error_; }
+  [[noreturn]] void rethrow() const;
+  Error error() const;
+
+  void attach(Task task);
+
+  /// True for the first caller only: it decides the outcome.
+  bool claim() noexcept { return !claimed_.exchange(true, std::memory_order_acq_rel); }
+  void settle_error(std::exception_ptr error, ContinuationSink* sink = nullptr);
+  void settle_error(const Error& error, ContinuationSink* sink = nullptr);
+
+ protected:
+  ~FutureCore() override;
+  void settle(uint32_t status, ContinuationSink* sink);
+  /// Sleeps on this future's own word, whatever the override above does.
+  bool sleep_until(std::optional<SteadyTime> until);
+  void wake_sleepers();
+  bool has_continuations() const noexcept;
+  /// Called after a continuation was added to a pending future.
+  virtual void on_attached() {}
+
+  static constexpr uint32_t kPending = 0;
+  static constexpr uint32_t kPendingWithSleepers = 1;
+  static constexpr uint32_t kValue = 2;
+  static constexpr uint32_t kFailed = 3;
+
+ private:
+  static Continuation* settled_mark() noexcept;
+
+  std::atomic<uint32_t> status_{kPending};
+  std::atomic<bool> claimed_{false};
+  std::atomic<Continuation*> continuations_{nullptr};
+  std::exception_ptr error_;
+};
+
+template <typename T>
+class FutureState : public FutureCore {
+ public:
+  void settle_value(T value, ContinuationSink* sink = nullptr) {
+    value_.emplace(std::move(value));
+    settle(kValue, sink);
+  }
+  const T& value() const { return *value_; }
+  T take_value() { return std::move(*value_); }
+
+ private:
+  std::optional<T> value_;
+};
+
+}  // namespace weft::detail

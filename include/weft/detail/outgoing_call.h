@@ -1,0 +1,81 @@
+// One call this worker waits on, from the moment it is made until it has exactly one outcome.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "weft/codec.h"
+#include "weft/future.h"
+
+namespace weft::rpc {
+class Peer;
+class Link;
+struct OutgoingCallAccess;
+}  // namespace weft::rpc
+
+namespace weft::detail {
+
+struct FunctionEntry;
+
+/// The untyped half. Its life is that of the future it settles.
+class OutgoingCall {
+ public:
+  OutgoingCall();
+  virtual ~OutgoingCall();
+  OutgoingCall(const OutgoingCall&) = delete;
+  OutgoingCall& operator=(const OutgoingCall&) = delete;
+
+  virtual FutureCore& future() = 0;
+  /// Decodes the result and settles the future with it. Throws kBadMessage if it does not decode.
+  virtual void settle_with(Decoder& result, ContinuationSink* sink) = 0;
+
+ protected:
+  /// The waiting thread receives its own reply, or sleeps while another one receives.
+  bool wait_for_reply(std::optional<SteadyTime> until);
+  void cancel_call();
+  void need_receiver();
+
+ private:
+  friend struct rpc::OutgoingCallAccess;
+  virtual bool sleep(std::optional<SteadyTime> until) = 0;
+  virtual void nudge() = 0;
+
+  Ref<rpc::Peer> peer_;
+  const FunctionEntry* function_ = nullptr;
+  uint64_t id_ = 0;
+  uint64_t sent_at_byte_ = 0;  // where the frame ends in the link's stream
+  size_t bytes_ = 0;
+  uint32_t depth_ = 0;
+  SteadyTime started_{};
+  SteadyTime deadline_ = SteadyTime::max();
+};
+
+template <typename R>
+class TypedCall final : public FutureState<Stored<R>>, public OutgoingCall {
+ public:
+  FutureCore& future() override { return *this; }
+  void settle_with(Decoder& result, ContinuationSink* sink) override {
+    if constexpr (std::is_void_v<R>) {
+      result.finish();
+      this->settle_value(Unit{}, sink);
+    } else {
+      R value = Codec<R>::decode(result);
+      result.finish();
+      this->settle_value(std::move(value), sink);
+    }
+  }
+  bool wait_until(std::optional<SteadyTime> until) override {
+    return this->ready() || this->wait_for_reply(until);
+  }
+  void cancel() override { this->cancel_call(); }
+
+ private:
+  bool sleep(std::optional<SteadyTime> until) override { return this->sleep_until(until); }
+  void nudge() override { this->wake_sleepers(); }
+  void on_attached() override { this->need_receiver(); }
+};
+
+}  // namespace weft::detail

@@ -1,0 +1,278 @@
+// The outcome of a call that may not have happened yet.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "weft/detail/future_core.h"
+#include "weft/error.h"
+
+namespace weft {
+
+template <typename T>
+class Future;
+template <typename T>
+class Promise;
+
+namespace detail {
+
+/// `void` results are stored as a value of this type.
+using Unit = std::monostate;
+template <typename T>
+using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
+
+template <typename T>
+struct Unwrapped {
+  using type = T;
+};
+template <typename T>
+struct Unwrapped<Future<T>> {
+  using type = T;
+};
+
+struct FutureAccess;
+
+template <typename F, typename T>
+struct ContinuationResult {
+  using type = std::invoke_result_t<F&, T>;
+};
+template <typename F>
+struct ContinuationResult<F, void> {
+  using type = std::invoke_result_t<F&>;
+};
+
+}  // namespace detail
+
+/// A shared handle: copies refer to the same outcome. Dropping every handle does not cancel the
+/// call. Thread-safe.
+template <typename T>
+class Future {
+ public:
+  using value_type = T;
+
+  /// Waits for the outcome: returns the value or throws the error. A call's future always has one
+  /// by its deadline. May be called any number of times.
+  T wait() const& {
+    state().wait_until(std::nullopt);
+    return get_copy();
+  }
+  T wait() && {
+    state().wait_until(std::nullopt);
+    if constexpr (!std::is_void_v<T>) {
+      if (state().sole_owner() && !state().failed()) return state().take_value();
+    }
+    return get_copy();
+  }
+
+  /// False if there is no outcome after `limit`; the call goes on.
+  template <typename Rep, typename Period>
+  bool wait_for(std::chrono::duration<Rep, Period> limit) const {
+    return state().wait_until(std::chrono::steady_clock::now() +
+                              std::chrono::duration_cast<std::chrono::nanoseconds>(limit));
+  }
+
+  bool ready() const { return state().ready(); }
+
+  /// The error, if that is the outcome. Requires ready().
+  std::optional<Error> error() const {
+    if (!state().failed()) return std::nullopt;
+    return state().error();
+  }
+
+  /// A future of f(value); f may return a future itself. An error skips f and is passed on; what f
+  /// throws becomes the new future's outcome. f runs on the thread that settles this future, or
+  /// here if it is settled; it may block.
+  template <typename F>
+  auto then(F f) const
+      -> Future<typename detail::Unwrapped<typename detail::ContinuationResult<F, T>::type>::type>;
+
+  /// Runs f(*this) once there is an outcome, whichever it is.
+  template <typename F>
+  void on_ready(F f) const {
+    state().attach([self = *this, f = std::move(f)]() mutable {
+      try {
+        f(self);
+      } catch (...) {
+        // A callback has no caller to report to; a future made by then() does.
+      }
+    });
+  }
+
+  /// Gives the call up: the outcome becomes kCancelled unless there is one, the callee is told.
+  void cancel() const { state().cancel(); }
+
+ private:
+  friend struct detail::FutureAccess;
+  using State = detail::FutureState<detail::Stored<T>>;
+  explicit Future(detail::Ref<State> state) : state_(std::move(state)) {}
+
+  State& state() const { return *state_; }
+  T get_copy() const {
+    if (state().failed()) state().rethrow();
+    if constexpr (!std::is_void_v<T>) return state().value();
+  }
+
+  detail::Ref<State> state_;
+};
+
+/// Makes a future have its outcome. Move-only; destroyed without one it gives kBrokenPromise.
+template <typename T>
+class Promise {
+ public:
+  Promise() : state_(detail::make_ref<State>()) {}
+  Promise(Promise&&) noexcept = default;
+  Promise& operator=(Promise&& other) noexcept {
+    abandon();
+    state_ = std::move(other.state_);
+    return *this;
+  }
+  ~Promise() { abandon(); }
+
+  Future<T> future() const;
+
+  /// Throws kInvalidArgument if there is an outcome already.
+  template <typename... V>
+  void set_value(V&&... value) {
+    claim();
+    state_->settle_value(detail::Stored<T>(std::forward<V>(value)...));
+  }
+  void set_error(const Error& error) { set_exception(std::make_exception_ptr(error)); }
+  void set_exception(std::exception_ptr error) {
+    claim();
+    state_->settle_error(std::move(error));
+  }
+
+ private:
+  using State = detail::FutureState<detail::Stored<T>>;
+  void claim() {
+    if (!state_->claim()) {
+      throw Error(ErrorCode::kInvalidArgument, "this promise has an outcome already");
+    }
+  }
+  void abandon() {
+    if (state_ && state_->claim()) {
+      state_->settle_error(
+          Error(ErrorCode::kBrokenPromise, "the promise was destroyed before it had an outcome"));
+    }
+  }
+  detail::Ref<State> state_;
+};
+
+/// All values, in order. Throws the first error in order of the vector as soon as it is reached,
+/// without waiting for the rest.
+template <typename T>
+auto wait_all(const std::vector<Future<T>>& futures) {
+  if constexpr (std::is_void_v<T>) {
+    for (const auto& future : futures) future.wait();
+  } else {
+    std::vector<T> values;
+    values.reserve(futures.size());
+    for (const auto& future : futures) values.push_back(future.wait());
+    return values;
+  }
+}
+
+/// The index of a future that is ready; waits for one. Requires a non-empty vector.
+template <typename T>
+size_t wait_any(const std::vector<Future<T>>& futures);
+
+/// A future that has its value already.
+template <typename T>
+Future<std::decay_t<T>> make_ready_future(T&& value) {
+  Promise<std::decay_t<T>> promise;
+  promise.set_value(std::forward<T>(value));
+  return promise.future();
+}
+
+namespace detail {
+
+struct FutureAccess {
+  template <typename T>
+  static Future<T> make(Ref<FutureState<Stored<T>>> state) {
+    return Future<T>(std::move(state));
+  }
+  template <typename T>
+  static FutureState<Stored<T>>& state(const Future<T>& future) {
+    return future.state();
+  }
+};
+
+/// Calls f with the value (or nothing for void) and settles `promise` with what comes of it.
+template <typename R, typename F, typename Arg>
+void run_into(Promise<R> promise, F& f, const Arg& value) {
+  auto invoke = [&]() -> decltype(auto) {
+    if constexpr (std::is_same_v<Arg, Unit>) {
+      return f();
+    } else {
+      return f(value);
+    }
+  };
+  try {
+    using Returned = decltype(invoke());
+    if constexpr (std::is_same_v<std::decay_t<Returned>, Future<R>>) {
+      Future<R> inner = invoke();
+      inner.on_ready([promise = std::move(promise)](const Future<R>& done) mutable {
+        auto& state = FutureAccess::state(done);
+        if (state.failed()) {
+          promise.set_exception(state.exception());
+        } else {
+          promise.set_value(state.value());
+        }
+      });
+    } else if constexpr (std::is_void_v<R>) {
+      invoke();
+      promise.set_value();
+    } else {
+      promise.set_value(invoke());
+    }
+  } catch (...) {
+    promise.set_exception(std::current_exception());
+  }
+}
+
+}  // namespace detail
+
+template <typename T>
+Future<T> Promise<T>::future() const {
+  return detail::FutureAccess::make<T>(state_);
+}
+
+template <typename T>
+template <typename F>
+auto Future<T>::then(F f) const
+    -> Future<typename detail::Unwrapped<typename detail::ContinuationResult<F, T>::type>::type> {
+  using R = typename detail::Unwrapped<typename detail::ContinuationResult<F, T>::type>::type;
+  Promise<R> promise;
+  Future<R> result = promise.future();
+  state().attach([source = state_, promise = std::move(promise), f = std::move(f)]() mutable {
+    if (source->failed()) {
+      promise.set_exception(source->exception());
+    } else {
+      detail::run_into(std::move(promise), f, source->value());
+    }
+  });
+  return result;
+}
+
+template <typename T>
+size_t wait_any(const std::vector<Future<T>>& futures) {
+  Promise<size_t> first;
+  Future<size_t> index = first.future();
+  auto race = std::make_shared<std::pair<std::atomic<bool>, Promise<size_t>>>();
+  race->second = std::move(first);
+  for (size_t i = 0; i < futures.size(); ++i) {
+    futures[i].on_ready([race, i](const Future<T>&) {
+      if (!race->first.exchange(true)) race->second.set_value(i);
+    });
+    if (index.ready()) break;
+  }
+  return index.wait();
+}
+
+}  // namespace weft

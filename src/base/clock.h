@@ -1,0 +1,60 @@
+// Time as everything below the public API sees it: injected, monotonic.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+namespace weft::base {
+
+using Time = std::chrono::steady_clock::time_point;
+using Duration = std::chrono::nanoseconds;
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual Time now() const = 0;
+
+  /// Whether now() advances by itself, so that a thread may sleep until a time of this clock.
+  virtual bool runs_by_itself() const { return true; }
+  /// For a clock that does not: `wake` is called after every advance.
+  virtual void on_advance(std::function<void()> wake) { (void)wake; }
+};
+
+class SteadyClock final : public Clock {
+ public:
+  Time now() const override { return std::chrono::steady_clock::now(); }
+};
+
+/// Stands still until told otherwise.
+class ManualClock final : public Clock {
+ public:
+  Time now() const override {
+    std::lock_guard lock(mutex_);
+    return now_;
+  }
+  bool runs_by_itself() const override { return false; }
+  void on_advance(std::function<void()> wake) override {
+    std::lock_guard lock(mutex_);
+    wakes_.push_back(std::move(wake));
+  }
+  void advance(Duration by) {
+    std::vector<std::function<void()>> wakes;
+    {
+      std::lock_guard lock(mutex_);
+      now_ += by;
+      wakes = wakes_;
+    }
+    for (auto& wake : wakes) wake();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Time now_{std::chrono::hours(1)};
+  std::vector<std::function<void()>> wakes_;
+};
+
+}  // namespace weft::base

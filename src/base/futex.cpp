@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "base/futex.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+namespace weft::base {
+
+namespace {
+uint32_t* address(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
+}  // namespace
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected,
+                std::optional<std::chrono::steady_clock::time_point> until) {
+  timespec at{};
+  if (until) {
+    // FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, which is what steady_clock is.
+    const auto since = until->time_since_epoch();
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
+    at.tv_sec = seconds.count();
+    at.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count();
+  }
+  syscall(SYS_futex, address(word), FUTEX_WAIT_BITSET_PRIVATE, expected, until ? &at : nullptr,
+          nullptr, FUTEX_BITSET_MATCH_ANY);
+}
+
+void futex_wake_one(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, address(word), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, address(word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace weft::base

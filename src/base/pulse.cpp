@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "base/pulse.h"
+
+#include <chrono>
+
+#include "base/futex.h"
+#include "base/thread_name.h"
+
+namespace weft::base {
+
+namespace {
+constexpr auto kTick = std::chrono::milliseconds(1);
+constexpr int kQuietTicksBeforeSleep = 50;
+}  // namespace
+
+void Pulse::start() {
+  thread_ = std::thread([this] {
+    name_this_thread("weft-pulse");
+    run();
+  });
+}
+
+void Pulse::stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true, std::memory_order_seq_cst);
+  wake();
+  thread_.join();
+}
+
+void Pulse::wake() {
+  asleep_.store(0, std::memory_order_seq_cst);
+  futex_wake_all(asleep_);
+}
+
+void Pulse::run() {
+  int quiet = 0;
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    std::this_thread::sleep_for(kTick);
+    for (auto& on_tick : listeners_) on_tick();
+    quiet = active_.exchange(false, std::memory_order_seq_cst) ? 0 : quiet + 1;
+    if (quiet < kQuietTicksBeforeSleep) continue;
+    sleep_until_touched();
+    quiet = 0;
+  }
+}
+
+void Pulse::sleep_until_touched() {
+  asleep_.store(1, std::memory_order_seq_cst);
+  // Announced first, looked second: a touch between the two sees that it has to wake us.
+  while (asleep_.load(std::memory_order_seq_cst) && !active_.load(std::memory_order_seq_cst) &&
+         !stopping_.load(std::memory_order_seq_cst)) {
+    futex_wait(asleep_, 1, std::nullopt);
+  }
+  asleep_.store(0, std::memory_order_seq_cst);
+}
+
+}  // namespace weft::base

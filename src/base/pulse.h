@@ -1,0 +1,48 @@
+// A thread that ticks every millisecond while there is activity, and sleeps while there is none.
+//
+// It watches what hot paths must not pay for: a piece of user code that holds up a loop, frames
+// that wait to be sent together, a backlog that nobody works on.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace weft::base {
+
+class Pulse {
+ public:
+  Pulse() = default;
+  ~Pulse() { stop(); }
+
+  /// Listeners are added before start(); each is called once a tick and must be quick.
+  void add(std::function<void()> on_tick) { listeners_.push_back(std::move(on_tick)); }
+  void start();
+  void stop();
+
+  /// Something happened that a tick may have to look after. Cheap; any thread.
+  void touch() {
+    if (active_.load(std::memory_order_relaxed)) return;
+    active_.store(true, std::memory_order_seq_cst);
+    if (asleep_.load(std::memory_order_seq_cst)) wake();
+  }
+
+ private:
+  void run();
+  void wake();
+  void sleep_until_touched();
+
+  std::vector<std::function<void()>> listeners_;
+  std::atomic<bool> active_{false};
+  std::atomic<uint32_t> asleep_{0};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace weft::base

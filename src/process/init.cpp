@@ -1,0 +1,97 @@
+// The process's default agent.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "rpc/default_agent.h"
+#include "weft/rpc.h"
+
+namespace weft {
+
+namespace {
+
+// Leaked, and the agent of the group before last is kept: a thread that calls while another one
+// shuts down gets an error from an agent that has stopped, never a dangling one.
+struct DefaultAgent {
+  std::mutex mutex;
+  std::shared_ptr<Agent> agent;
+  std::shared_ptr<Agent> retired;
+  bool joining = false;
+  bool at_exit_registered = false;
+};
+DefaultAgent& the() {
+  static auto* leaked = new DefaultAgent;
+  return *leaked;
+}
+
+// For a program that ends without shutdown(): no thread of ours may run while statics are destroyed.
+void stop_at_exit() {
+  std::shared_ptr<Agent> agent;
+  {
+    std::lock_guard lock(the().mutex);
+    agent = the().agent;
+  }
+  if (agent) agent->shutdown_now();
+}
+
+}  // namespace
+
+void init_rpc(const std::string& name, const Options& options) {
+  {
+    std::lock_guard lock(the().mutex);
+    if (the().agent || the().joining) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("RPC is already initialized in this process; \"{}\" cannot join too",
+                              name));
+    }
+    the().joining = true;
+  }
+  std::shared_ptr<Agent> agent;
+  try {
+    agent = Agent::join(name, options);
+  } catch (...) {
+    std::lock_guard lock(the().mutex);
+    the().joining = false;
+    throw;
+  }
+  std::lock_guard lock(the().mutex);
+  the().joining = false;
+  the().agent = agent;
+  rpc::set_default_agent(agent.get());
+  if (!std::exchange(the().at_exit_registered, true)) std::atexit(stop_at_exit);
+}
+
+ShutdownReport shutdown(Shutdown how) {
+  std::shared_ptr<Agent> agent;
+  {
+    std::lock_guard lock(the().mutex);
+    agent = the().agent;
+  }
+  if (!agent) return {};
+  ShutdownReport report;
+  if (how == Shutdown::kGraceful) {
+    report = agent->shutdown();
+  } else {
+    agent->shutdown_now();
+  }
+  std::lock_guard lock(the().mutex);
+  if (the().agent == agent) {
+    rpc::set_default_agent(nullptr);
+    the().retired = std::exchange(the().agent, nullptr);
+  }
+  return report;
+}
+
+WorkerInfo get_worker_info() { return current_agent().info(); }
+WorkerInfo get_worker_info(const Destination& worker) { return current_agent().info(worker); }
+DebugInfo debug_info() { return current_agent().debug_info(); }
+
+void barrier(const std::vector<std::string>& workers, Timeout timeout) {
+  current_agent().barrier(workers, timeout);
+}
+
+}  // namespace weft

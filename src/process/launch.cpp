@@ -1,0 +1,84 @@
+// Being a worker, or starting the workers.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#include "weft/launch.h"
+
+#include <cxxabi.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+
+#include <fmt/format.h>
+
+#include "base/demangle.h"
+#include "process/worker_group.h"
+
+namespace weft {
+namespace {
+
+int number_in_environment(const char* name) {
+  const std::string_view text = std::getenv(name);
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    throw std::invalid_argument(fmt::format("{} is not a number of a worker: '{}'", name, text));
+  }
+  return value;
+}
+
+void print_failure(const std::string& text) { fmt::print(stderr, "weft: {}\n", text); }
+
+int run_as_worker(const WorkerMain& run_worker) {
+  const int rank = number_in_environment("RANK");
+  const int world_size = number_in_environment("WORLD_SIZE");
+  if (rank >= world_size) {
+    throw std::invalid_argument(
+        fmt::format("RANK {} is not below WORLD_SIZE {}", rank, world_size));
+  }
+  // Output goes to a launcher by a pipe, where whole blocks are the default: lines would show up
+  // late, and those of a worker that is killed never.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  try {
+    return run_worker(rank, world_size);
+  } catch (const std::exception& error) {
+    print_failure(
+        fmt::format("worker {} failed: {}: {}", rank, base::demangle(typeid(error)), error.what()));
+  } catch (...) {
+    const std::type_info* type = abi::__cxa_current_exception_type();
+    print_failure(fmt::format("worker {} failed: {}", rank,
+                              type ? base::demangle(*type) : "unknown exception"));
+  }
+  return 1;
+}
+
+int run_workers(int argc, char** argv, int workers) {
+  process::WorkerGroupOptions options;
+  options.command.program = std::filesystem::read_symlink("/proc/self/exe");
+  options.command.arguments.assign(argv, argv + argc);
+  options.workers = workers;
+  options.prefix = process::LinePrefix::kAllButOutputOfRank0;
+  // What main() has printed so far comes before what the workers print.
+  std::fflush(nullptr);
+  return process::WorkerGroup(std::move(options)).run();
+}
+
+}  // namespace
+
+int launch(int argc, char** argv, int workers, WorkerMain run_worker) {
+  try {
+    const bool is_worker = std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr;
+    return is_worker ? run_as_worker(run_worker) : run_workers(argc, argv, workers);
+  } catch (const std::exception& error) {
+    print_failure(error.what());
+    return 1;
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,28 @@
+// The functions of this program that the wire may run: the whole list, nothing else.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "weft/detail/function_entry.h"
+
+namespace weft::rpc {
+
+/// The name callers and callees know a function by: its qualified name, made from the mangled name
+/// of a FunctionTag of it; at most 128 bytes.
+std::string function_name_from_tag(const char* tag);
+
+uint64_t hash_signature(std::string_view text);
+
+struct FunctionLookup {
+  const detail::FunctionEntry* found = nullptr;
+  bool name_exists = false;  // with another signature
+};
+FunctionLookup find_function(std::string_view name, uint64_t signature);
+const detail::FunctionEntry* function_at(uint32_t index);
+uint32_t function_count();
+
+}  // namespace weft::rpc

@@ -1,0 +1,57 @@
+// Whether a peer that says nothing still lives. A deterministic core: told the time, tells what to do.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace weft::rpc {
+
+class Heartbeat {
+ public:
+  struct Times {
+    base::Duration interval, suspect_after, dead_after;
+  };
+  enum class Verdict { kFine, kPing, kSuspect, kDead };
+
+  Heartbeat(Times times, base::Time now) : times_(times), heard_(now), pinged_(now) {}
+
+  void on_received(base::Time now) {
+    heard_ = std::max(heard_, now);
+    suspected_ = false;
+  }
+
+  /// kPing and kSuspect (which is told once) ask for a ping.
+  Verdict on_time(base::Time now) {
+    const base::Duration silent = now - heard_;
+    if (silent >= times_.dead_after) return Verdict::kDead;
+    if (silent >= times_.suspect_after && !suspected_) {
+      suspected_ = true;
+      pinged_ = now;
+      return Verdict::kSuspect;
+    }
+    if (silent >= times_.interval && now - pinged_ >= times_.interval) {
+      pinged_ = now;
+      return Verdict::kPing;
+    }
+    return Verdict::kFine;
+  }
+
+  /// When to ask again.
+  base::Time next() const {
+    const base::Time ping = std::max(heard_, pinged_) + times_.interval;
+    const base::Time suspect = suspected_ ? base::Time::max() : heard_ + times_.suspect_after;
+    return std::min({ping, suspect, heard_ + times_.dead_after});
+  }
+  base::Duration silence(base::Time now) const { return now - heard_; }
+
+ private:
+  Times times_;
+  base::Time heard_;
+  base::Time pinged_;
+  bool suspected_ = false;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/incoming_call.h"
+
+#include <cxxabi.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <typeinfo>
+
+#include "base/demangle.h"
+#include "rpc/server.h"
+#include "rpc/serving_link.h"
+
+namespace weft::rpc {
+
+namespace {
+
+base::Time deadline_of(const wire::CallPrelude& prelude, base::Time now) {
+  if (prelude.remaining_us == 0) return base::Time::max();
+  // A claim of centuries must not overflow into the past.
+  const uint64_t us = std::min<uint64_t>(prelude.remaining_us, uint64_t{1} << 50);
+  return now + std::chrono::microseconds(us);
+}
+
+wire::FailedReply describe(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (const std::exception& thrown) {
+    return {ErrorCode::kRemoteError, base::demangle(typeid(thrown)), thrown.what()};
+  } catch (...) {
+    const std::type_info* type = abi::__cxa_current_exception_type();
+    return {ErrorCode::kRemoteError, type ? base::demangle(*type) : "an unknown type",
+            "thrown, but no std::exception"};
+  }
+}
+
+}  // namespace
+
+IncomingCall::IncomingCall(Server& server, detail::Ref<ServingLink> link, uint64_t id,
+                           const detail::FunctionEntry& function, const wire::CallPrelude& prelude,
+                           base::Time now)
+    : server_(server),
+      link_(std::move(link)),
+      id_(id),
+      function_(function),
+      depth_(prelude.depth),
+      arrived_(now),
+      deadline_(deadline_of(prelude, now)) {
+  link_->add(*this);
+}
+
+// An asynchronous function that dropped its promise has answered through kBrokenPromise; this is for
+// a call that was never run.
+IncomingCall::~IncomingCall() {
+  if (claim_reply()) on_answered(true);
+  link_->remove(*this);
+}
+
+IncomingCall* IncomingCall::current() {
+  // Nothing else is ever made ambient.
+  return static_cast<IncomingCall*>(detail::Ambient::current());
+}
+
+WorkerInfo IncomingCall::caller() const { return link_->caller(); }
+
+void IncomingCall::run(std::span<const std::byte> arguments, std::span<at::Tensor> tensors) {
+  Decoder decoder(arguments, tensors);
+  decoder_ = &decoder;
+  detail::Ambient::Scope scope(detail::Ref<detail::Ambient>::share(this));
+  try {
+    function_.invoke(*this);
+  } catch (const Error& error) {
+    if (in_user_code_) {
+      fail(std::current_exception());
+    } else {
+      refuse(error.code(), fmt::format("the arguments do not decode: {}", error.message()));
+    }
+  } catch (const abi::__forced_unwind&) {
+    throw;  // the thread is being cancelled; swallowing that would abort the process
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  decoder_ = nullptr;
+}
+
+void IncomingCall::park(std::span<const std::byte> arguments, std::vector<at::Tensor> tensors) {
+  parked_arguments_.assign(arguments.begin(), arguments.end());
+  parked_tensors_ = std::move(tensors);
+}
+
+void IncomingCall::run_parked() { run(parked_arguments_, parked_tensors_); }
+
+void IncomingCall::begin_user_code() {
+  in_user_code_ = true;
+  user_code_began_ = server_.runtime().clock->now();
+  server_.on_user_code(*this);
+}
+
+void IncomingCall::reply(const Encoder& value) {
+  if (!claim_reply()) return;
+  wire::FrameHeader header{wire::FrameKind::kReply};
+  header.id = id_;
+  link_->send_reply(header, value);
+  on_answered(false);
+}
+
+void IncomingCall::fail(std::exception_ptr error) { send_failed(describe(std::move(error))); }
+
+void IncomingCall::refuse(ErrorCode code, const std::string& why) {
+  send_failed({code, "", why});
+}
+
+void IncomingCall::send_failed(const wire::FailedReply& failed) {
+  if (!claim_reply()) return;
+  Encoder body;
+  wire::encode_failed(body, failed);
+  wire::FrameHeader header{wire::FrameKind::kReply, wire::kFailed};
+  header.id = id_;
+  link_->send_reply(header, body);
+  on_answered(true);
+}
+
+void IncomingCall::on_answered(bool failed) {
+  const base::Duration took =
+      in_user_code_ ? server_.runtime().clock->now() - user_code_began_ : base::Duration(0);
+  server_.on_answered(*this, failed, took);
+}
+
+void IncomingCall::cancel() {
+  cancelled_.store(true, std::memory_order_relaxed);
+  std::vector<std::pair<detail::Ref<Peer>, uint64_t>> children;
+  {
+    std::lock_guard lock(children_mutex_);
+    children.swap(children_);
+  }
+  for (auto& [peer, id] : children) peer->cancel(id);
+}
+
+void IncomingCall::add_child(detail::Ref<Peer> peer, uint64_t call_id) {
+  std::lock_guard lock(children_mutex_);
+  if (children_.size() >= prune_at_) {
+    std::erase_if(children_, [](auto& child) { return !child.first->is_pending(child.second); });
+    prune_at_ = std::max<size_t>(16, 2 * children_.size());
+  }
+  children_.emplace_back(std::move(peer), call_id);
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,90 @@
+// The loop that never waits behind a handler: connecting, replies nobody is receiving himself,
+// timers, and the continuations of futures.
+//
+// Led by a crew of its own, so that a continuation that blocks holds up nothing.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/crew.h"
+#include "transport/poller.h"
+#include "weft/detail/future_core.h"
+#include "weft/detail/task.h"
+
+namespace weft::rpc {
+
+class IoLoop;
+
+/// Something with a descriptor or a time that the loop looks after. Its methods run on the leader
+/// and are quick.
+class IoClient {
+ public:
+  virtual ~IoClient() = default;
+  virtual void on_event(bool readable, bool writable) = 0;
+  virtual void on_time(base::Time now) = 0;
+
+ private:
+  friend class IoLoop;
+  std::atomic<base::Time::rep> due_{base::Time::max().time_since_epoch().count()};
+};
+
+class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
+ public:
+  explicit IoLoop(std::shared_ptr<base::Clock> clock);
+  void set_crew(base::Crew& crew) { crew_ = &crew; }
+
+  /// Registers a client; returns the token that watch() and remove() take. Any thread.
+  uint64_t add(std::shared_ptr<IoClient> client);
+  void remove(uint64_t token);
+
+  // Descriptors. Events are one-shot: watch again to get the next one.
+  bool watch_new(int descriptor, uint32_t interest, uint64_t token) {
+    return poller_->add(descriptor, interest | transport::Poller::kOnce, token);
+  }
+  void watch(int descriptor, uint32_t interest, uint64_t token) {
+    poller_->change(descriptor, interest | transport::Poller::kOnce, token);
+  }
+  void unwatch(int descriptor) { poller_->remove(descriptor); }
+
+  /// on_time() is called at `due` or soon after. Any thread.
+  void set_due(IoClient& client, base::Time due);
+
+  void post(detail::Continuation* list) override;
+  /// Runs `task`, which must be quick, on the leader.
+  void post(detail::Task task);
+  bool on_this_thread() const;
+  /// Continuations that are posted and have not returned.
+  size_t unfinished() const { return unfinished_.load(std::memory_order_acquire); }
+
+  void lead() override;
+  void interrupt() override { poller_->wake(); }
+
+ private:
+  void run_tasks();
+  base::Time run_timers(base::Time now);
+  /// False: the lead was lost.
+  bool run_continuations();
+  std::shared_ptr<IoClient> find(uint64_t token);
+
+  std::shared_ptr<base::Clock> clock_;
+  base::Crew* crew_ = nullptr;
+  std::shared_ptr<transport::Poller> poller_;  // shared with a clock that may outlive the loop
+  std::atomic<base::Time::rep> sleeping_until_{0};
+
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<IoClient>> clients_;
+  uint64_t next_token_ = 1;
+  std::vector<detail::Task> tasks_;
+  detail::Continuation* first_ = nullptr;
+  detail::Continuation* last_ = nullptr;
+  std::atomic<size_t> unfinished_{0};
+};
+
+}  // namespace weft::rpc

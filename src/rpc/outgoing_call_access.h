@@ -1,0 +1,25 @@
+// The RPC layer's view of a call whose typed half is the user's.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include "weft/detail/function_entry.h"
+#include "weft/detail/outgoing_call.h"
+
+namespace weft::rpc {
+
+struct OutgoingCallAccess {
+  using Call = detail::OutgoingCall;
+  static detail::Ref<Peer>& peer(Call& call) { return call.peer_; }
+  static const detail::FunctionEntry*& function(Call& call) { return call.function_; }
+  static uint64_t& id(Call& call) { return call.id_; }
+  static uint64_t& sent_at_byte(Call& call) { return call.sent_at_byte_; }
+  static size_t& bytes(Call& call) { return call.bytes_; }
+  static uint32_t& depth(Call& call) { return call.depth_; }
+  static detail::SteadyTime& started(Call& call) { return call.started_; }
+  static detail::SteadyTime& deadline(Call& call) { return call.deadline_; }
+  static bool sleep(Call& call, std::optional<detail::SteadyTime> until) { return call.sleep(until); }
+  static void nudge(Call& call) { call.nudge(); }
+};
+
+}  // namespace weft::rpc

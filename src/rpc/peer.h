@@ -1,0 +1,155 @@
+// Calls to one worker: the connection they go out on, the table of those unanswered, and who
+// receives the answers.
+//
+// Receiving. A caller that waits receives for itself, so its reply wakes nobody else; it settles
+// other callers' replies on the way. When it leaves while others wait, one waiter is nudged to take
+// over; with several waiters the I/O loop receives for all. Replies that nobody waits for and
+// nobody is told of may lie for a pulse or two before the loop picks them up.
+//
+// Sending. The caller writes its own frame. With several calls unanswered already, a call that
+// nobody waits for yet is sent together with the next ones: when a reply arrives, somebody waits,
+// enough bytes are together, or at the next pulse.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "observe/counter.h"
+#include "observe/histogram.h"
+#include "rpc/backoff.h"
+#include "rpc/call_table.h"
+#include "rpc/heartbeat.h"
+#include "rpc/link.h"
+#include "rpc/outgoing_call_access.h"
+#include "rpc/runtime.h"
+#include "rpc/send_window.h"
+#include "weft/error.h"
+
+namespace weft::rpc {
+
+/// How a call is to be made.
+struct CallTerms {
+  base::Time deadline = base::Time::max();
+  uint32_t depth = 0;
+  bool caller_waits = false;
+};
+
+struct PeerCounters {
+  observe::Counter calls, failed, connects;
+  std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};  // of links that are gone
+  observe::Histogram round_trip;
+};
+
+class Peer final : public detail::RefCounted {
+ public:
+  Peer(std::shared_ptr<Runtime> runtime, Member member);
+
+  const WorkerInfo& info() const { return member_.info; }
+
+  /// Sends `call` or settles it with the reason why not. May block while the window is full.
+  void start(detail::OutgoingCall& call, const detail::FunctionEntry& function,
+             const Encoder& arguments, const CallTerms& terms);
+
+  // The call's own side.
+  bool wait_for(detail::OutgoingCall& call, std::optional<base::Time> until);
+  void cancel(detail::OutgoingCall& call);
+  void cancel(uint64_t call_id);
+  bool is_pending(uint64_t call_id);
+  /// Somebody wants to be told when replies come.
+  void need_receiver();
+
+  /// Called by the pulse.
+  void on_tick();
+
+  /// Fails all calls, now and later, with `why`.
+  void close(const Error& why);
+
+  PeerCounters& counters() { return counters_; }
+  const char* state_name();
+  uint64_t bytes_sent();
+  uint64_t bytes_received();
+  size_t outstanding();
+
+ private:
+  class LoopSide;
+  enum class State { kIdle, kConnecting, kConnected, kClosed };
+  enum class Receiver { kNobody, kCaller, kLoop };
+  using Lock = std::unique_lock<std::mutex>;
+  using Call = detail::OutgoingCall;
+
+  // Sending. Under the lock.
+  bool wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes);
+  void notice_dead_link(Lock& lock);
+  void connect();
+  void queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                  const CallTerms& terms);
+  bool should_defer(const CallTerms& terms) const;
+  void flush(const detail::Ref<Link>& link);
+
+  // Receiving. `receive_*` run without the lock by whoever has the role.
+  bool may_receive() const;
+  void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
+  bool receive_once(const detail::Ref<Link>& link);
+  void take_frames(const detail::Ref<Link>& link);
+  void on_reply(wire::Frame& frame);
+  void settle_reply(Call& call, wire::Frame& frame);
+  void pass_on_receiving(Lock& lock, const detail::Ref<Link>& link);
+  void arm(Lock& lock);
+
+  // The loop's side.
+  void on_event(bool readable, bool writable);
+  void on_time(base::Time now);
+  void on_hello(const detail::Ref<Link>& link, wire::Frame& frame);
+  void receive_on_loop(const detail::Ref<Link>& link);
+  void update_due();
+
+  // Ends.
+  void on_link_lost(const detail::Ref<Link>& link, const Error& why);
+  void settle_lost(std::vector<Call*> calls, const Link& link, const Error& why, bool was_connected);
+  void fail(Call& call, const Error& error);
+  void note_settled(Call& call);
+  void expire(Call& call);
+  void settle_expired(Call& call, bool sent);
+  void close_window(Call& call);
+  Error timeout_error(Call& call, bool sent);
+  bool was_sent(Call& call, const Link* link) const;
+
+  const std::shared_ptr<Runtime> runtime_;
+  const Member member_;
+  PeerCounters counters_;
+  std::shared_ptr<LoopSide> loop_side_;
+  uint64_t token_ = 0;
+
+  std::mutex mutex_;
+  State state_ = State::kIdle;
+  std::optional<Error> closed_because_;
+  detail::Ref<Link> link_;
+  CallTable<Call*> calls_;
+  SendWindow window_;
+  size_t waiting_for_room_ = 0;
+  std::condition_variable room_;
+  Backoff backoff_;
+  std::string last_failure_;
+  Heartbeat heartbeat_;
+  base::Time connect_by_ = base::Time::max();
+  std::vector<bool> announced_;  // functions whose names this link's peer knows
+  Receiver receiver_ = Receiver::kNobody;
+  bool armed_ = false;         // an event of the descriptor reaches the loop
+  bool loop_receiving_ = false;
+  std::vector<Call*> waiters_;  // callers that sleep while another one receives
+  size_t listeners_ = 0;        // calls with continuations
+  bool deferred_ = false;
+  base::Time last_received_{};
+  uint32_t receives_ = 0;
+  uint32_t receives_at_tick_ = 0;
+  int quiet_ticks_ = 0;
+};
+
+}  // namespace weft::rpc

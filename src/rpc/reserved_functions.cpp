@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/reserved_functions.h"
+
+#include <mutex>
+#include <utility>
+
+#include "rpc/incoming_call.h"
+
+namespace weft::rpc {
+
+namespace {
+AgentCore& serving_agent() { return IncomingCall::current()->server().agent(); }
+}  // namespace
+
+Future<Termination::Verdict> sys_report(int32_t rank, bool idle, uint64_t activity) {
+  return serving_agent().on_report(rank, idle, activity);
+}
+
+void sys_alive() {}
+
+Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, std::string who,
+                                    GatheredPart part) {
+  return serving_agent().on_gather(std::move(set), round, std::move(who), std::move(part));
+}
+
+std::vector<std::string> sys_missing(std::vector<std::string> set, uint64_t round) {
+  return serving_agent().who_is_missing(set, round);
+}
+
+void register_reserved_functions() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    detail::RemoteFunction<sys_report>::rename("sys.report");
+    detail::RemoteFunction<sys_alive>::rename("sys.alive");
+    detail::RemoteFunction<sys_gather>::rename("sys.gather");
+    detail::RemoteFunction<sys_missing>::rename("sys.missing");
+  });
+}
+
+}  // namespace weft::rpc

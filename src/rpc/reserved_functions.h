@@ -1,0 +1,26 @@
+// The agent's own calls: ordinary functions under names that start with "sys.".
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "rpc/agent_core.h"
+#include "rpc/termination.h"
+#include "weft/future.h"
+
+namespace weft::rpc {
+
+/// Registers them; done by every agent that starts.
+void register_reserved_functions();
+
+Future<Termination::Verdict> sys_report(int32_t rank, bool idle, uint64_t activity);
+void sys_alive();
+Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, std::string who,
+                                    GatheredPart part);
+std::vector<std::string> sys_missing(std::vector<std::string> set, uint64_t round);
+
+}  // namespace weft::rpc

@@ -1,0 +1,57 @@
+// What every part of one agent uses: its identity, its options, its loops and its counters.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/crew.h"
+#include "base/pulse.h"
+#include "observe/counter.h"
+#include "rendezvous/group.h"
+#include "rpc/io_loop.h"
+#include "transport/connection.h"
+#include "weft/options.h"
+#include "weft/worker_info.h"
+#include "wire/receive_pool.h"
+
+namespace weft::rpc {
+
+using rendezvous::Group;
+using rendezvous::Member;
+
+struct AgentCounters {
+  observe::Counter calls_started;     // user calls made by this worker
+  observe::Counter calls_served;      // user calls begun here
+  std::atomic<int64_t> outstanding{0};  // user calls made and not settled
+  std::atomic<int64_t> serving{0};      // user calls begun and not answered
+  observe::Counter late_replies;
+  observe::Counter bad_connections;
+  observe::Counter cancelled_unstarted;
+  observe::Counter timeouts;
+};
+
+struct Runtime {
+  Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clock> the_clock,
+          std::unique_ptr<transport::Transport> the_transport);
+
+  const std::string& name() const { return group.members[static_cast<size_t>(group.self)].info.name; }
+  const Member& self() const { return group.members[static_cast<size_t>(group.self)]; }
+
+  const Group group;
+  const Options options;
+  const base::Duration spin;  // options.spin, or zero where spinning cannot help
+  const std::shared_ptr<base::Clock> clock;
+  const std::unique_ptr<transport::Transport> transport;
+  const std::shared_ptr<wire::ReceivePool> pool;
+  std::atomic<Timeout::rep> default_timeout;
+  AgentCounters counters;
+  base::Pulse pulse;
+  IoLoop io;
+};
+
+}  // namespace weft::rpc

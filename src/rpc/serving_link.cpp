@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/serving_link.h"
+
+#include <fmt/format.h>
+
+#include "rpc/function_table.h"
+#include "rpc/incoming_call.h"
+#include "rpc/server.h"
+
+namespace weft::rpc {
+
+namespace {
+
+constexpr uint32_t kMaxFunctions = 1 << 20;
+
+ResolvedFunction look_up(const wire::CallPrelude& prelude) {
+  const FunctionLookup found = find_function(prelude.name, prelude.signature);
+  if (found.found && found.found->ambiguous) {
+    return {nullptr, ErrorCode::kUnknownFunction,
+            fmt::format("two functions of this program are called \"{}\"; give one another name with "
+                        "weft::expose<function>(\"name\")",
+                        prelude.name)};
+  }
+  if (found.found) return {found.found, {}, {}};
+  if (found.name_exists) {
+    return {nullptr, ErrorCode::kSignatureMismatch,
+            fmt::format("\"{}\" has other parameters or another result in this program", prelude.name)};
+  }
+  return {nullptr, ErrorCode::kUnknownFunction,
+          fmt::format("this program has no function \"{}\"; a program that serves it says "
+                      "weft::expose<function>()",
+                      prelude.name)};
+}
+
+}  // namespace
+
+const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, uint8_t flags) {
+  if (flags & wire::kNamed) {
+    if (prelude.function >= kMaxFunctions) {
+      Decoder::fail(fmt::format("function number {}", prelude.function));
+    }
+    if (prelude.function >= functions_.size()) functions_.resize(prelude.function + 1);
+    functions_[prelude.function] = look_up(prelude);
+  } else if (prelude.function >= functions_.size() ||
+             (!functions_[prelude.function].entry && functions_[prelude.function].why.empty())) {
+    Decoder::fail(fmt::format("function number {} was never named", prelude.function));
+  }
+  return functions_[prelude.function];
+}
+
+void ServingLink::send_reply(const wire::FrameHeader& header, const Encoder& value) {
+  link_->queue(header, {}, value);
+  if (!server_.flushes_later(*this)) flush();
+}
+
+void ServingLink::flush() {
+  if (link_->flush() == Link::State::kBlocked) server_.on_reply_blocked(*this);
+}
+
+void ServingLink::add(IncomingCall& call) {
+  std::lock_guard lock(mutex_);
+  call.next = first_;
+  if (first_) first_->previous = &call;
+  first_ = &call;
+}
+
+void ServingLink::remove(IncomingCall& call) {
+  std::lock_guard lock(mutex_);
+  if (call.next) call.next->previous = call.previous;
+  (call.previous ? call.previous->next : first_) = call.next;
+}
+
+void ServingLink::cancel(uint64_t call_id) {
+  detail::Ref<IncomingCall> found;
+  {
+    std::lock_guard lock(mutex_);
+    for (IncomingCall* call = first_; call; call = call->next) {
+      // One whose last owner is about to remove it is answered already.
+      if (call->id() == call_id && call->try_add_ref()) {
+        found = detail::Ref<IncomingCall>::adopt(call);
+        break;
+      }
+    }
+  }
+  if (found) found->cancel();
+}
+
+void ServingLink::cancel_all() {
+  std::vector<detail::Ref<IncomingCall>> calls;
+  {
+    std::lock_guard lock(mutex_);
+    for (IncomingCall* call = first_; call; call = call->next) {
+      if (call->try_add_ref()) calls.push_back(detail::Ref<IncomingCall>::adopt(call));
+    }
+  }
+  for (auto& call : calls) call->cancel();
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,61 @@
+// The serving end of a connection: calls come in, replies go out.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "rpc/link.h"
+#include "weft/detail/function_entry.h"
+#include "weft/detail/ref_counted.h"
+#include "weft/worker_info.h"
+#include "wire/call_prelude.h"
+
+namespace weft::rpc {
+
+class IncomingCall;
+class Server;
+
+/// Why a function number of this connection cannot be called; kNone if it can.
+struct ResolvedFunction {
+  const detail::FunctionEntry* entry = nullptr;
+  ErrorCode error{};
+  std::string why;
+};
+
+class ServingLink final : public detail::RefCounted {
+ public:
+  ServingLink(Server& server, detail::Ref<Link> link, WorkerInfo caller)
+      : server_(server), link_(std::move(link)), caller_(std::move(caller)) {}
+
+  Link& link() { return *link_; }
+  const WorkerInfo& caller() const { return caller_; }
+
+  /// The function that the caller means; names are learnt from the first call that uses them.
+  const ResolvedFunction& resolve(const wire::CallPrelude& prelude, uint8_t flags);
+
+  /// Queues a reply; the leader sends those of one batch together, other threads send at once.
+  void send_reply(const wire::FrameHeader& header, const Encoder& value);
+  void flush();
+
+  // Calls being served.
+  void add(IncomingCall& call);
+  void remove(IncomingCall& call);
+  void cancel(uint64_t call_id);
+  void cancel_all();
+
+  uint64_t token = 0;
+  bool paused = false;     // leader: not reading, the caller does not take its replies
+  bool lost = false;       // leader: gone from the server's table
+
+ private:
+  Server& server_;
+  detail::Ref<Link> link_;
+  const WorkerInfo caller_;
+  std::vector<ResolvedFunction> functions_;  // by the caller's number; leader only
+  std::mutex mutex_;
+  IncomingCall* first_ = nullptr;
+};
+
+}  // namespace weft::rpc

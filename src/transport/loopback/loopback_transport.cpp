@@ -1,0 +1,271 @@
+// Each connection is a socket pair, so that it can be polled like any other; faults are applied on
+// the sending side, where frames are still whole.
+// SPDX-License-Identifier: BSD-3-Clause
+#include "transport/loopback/loopback_transport.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "transport/descriptor.h"
+#include "transport/socket_connection.h"
+#include "weft/error.h"
+#include "wire/frame.h"
+
+namespace weft::transport {
+
+namespace {
+
+size_t frame_bytes(const std::vector<std::byte>& bytes) {
+  wire::FrameHeader header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  return wire::kHeaderBytes + header.body_bytes + header.bulk_bytes;
+}
+
+}  // namespace
+
+class LoopbackListener;
+
+struct LoopbackNetwork::State {
+  explicit State(std::shared_ptr<base::Clock> the_clock) : clock(std::move(the_clock)) {}
+
+  std::shared_ptr<base::Clock> clock;
+  std::mutex mutex;
+  FaultPlan plan;
+  std::map<std::string, LoopbackListener*> listeners;
+  std::vector<LoopbackConnection*> connections;
+  uint64_t next_connection = 0;
+  uint64_t next_address = 0;
+};
+
+// One end of a pair.
+class LoopbackConnection final : public SocketConnection {
+ public:
+  LoopbackConnection(std::shared_ptr<LoopbackNetwork::State> network, Descriptor socket,
+                     FrameInFlight route)
+      : SocketConnection(std::move(socket), route.to),
+        network_(std::move(network)),
+        route_(std::move(route)) {
+    std::lock_guard lock(network_->mutex);
+    network_->connections.push_back(this);
+  }
+  ~LoopbackConnection() override {
+    std::lock_guard lock(network_->mutex);
+    std::erase(network_->connections, this);
+  }
+
+  IoResult send(const iovec* pieces, int count) override {
+    {
+      std::lock_guard lock(network_->mutex);
+      if (network_->plan || !gathered_.empty() || !in_flight_.empty()) {
+        return send_through_plan(pieces, count);
+      }
+    }
+    return SocketConnection::send(pieces, count);
+  }
+
+  // Under the network's lock.
+  void deliver_due() {
+    const base::Time now = network_->clock->now();
+    while (!in_flight_.empty() && in_flight_.front().due <= now) {
+      Delivery& next = in_flight_.front();
+      while (!next.bytes.empty()) {
+        const iovec piece{next.bytes.data(), next.bytes.size()};
+        const IoResult sent = SocketConnection::send(&piece, 1);
+        if (sent.status != IoResult::Status::kDone) return;  // tried again at the next send
+        next.bytes.erase(next.bytes.begin(), next.bytes.begin() + static_cast<long>(sent.bytes));
+      }
+      const bool breaks = next.breaks_after;
+      in_flight_.pop_front();
+      if (breaks) SocketConnection::close_both_ways();
+    }
+  }
+
+ private:
+  struct Delivery {
+    std::vector<std::byte> bytes;
+    base::Time due;
+    bool breaks_after = false;
+  };
+
+  IoResult send_through_plan(const iovec* pieces, int count) {
+    size_t total = 0;
+    for (int i = 0; i < count; ++i) {
+      const auto* data = static_cast<const std::byte*>(pieces[i].iov_base);
+      gathered_.insert(gathered_.end(), data, data + pieces[i].iov_len);
+      total += pieces[i].iov_len;
+    }
+    while (gathered_.size() >= wire::kHeaderBytes && gathered_.size() >= frame_bytes(gathered_)) {
+      const auto end = gathered_.begin() + static_cast<long>(frame_bytes(gathered_));
+      std::vector<std::byte> frame(gathered_.begin(), end);
+      gathered_.erase(gathered_.begin(), end);
+      dispatch(std::move(frame));
+    }
+    deliver_due();
+    return {IoResult::Status::kDone, total};
+  }
+
+  void dispatch(std::vector<std::byte> frame) {
+    route_.kind = static_cast<uint8_t>(frame[0]);
+    const Fault fault = network_->plan ? network_->plan(route_) : Fault{};
+    ++route_.index;
+    const base::Time earliest =
+        in_flight_.empty() ? base::Time::min() : in_flight_.back().due;  // frames stay in order
+    const base::Time due = std::max(earliest, network_->clock->now() + fault.delay);
+    switch (fault.kind) {
+      case Fault::Kind::kDeliver:
+      case Fault::Kind::kDelay:
+        break;
+      case Fault::Kind::kDropConnection:
+        in_flight_.push_back({{}, due, true});
+        return;
+      case Fault::Kind::kTruncate:
+        frame.resize(frame.size() / 2);
+        in_flight_.push_back({std::move(frame), due, true});
+        return;
+      case Fault::Kind::kFlip: {
+        const size_t bit = fault.bit % (frame.size() * 8);
+        frame[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+        break;
+      }
+      case Fault::Kind::kDuplicate:
+        in_flight_.push_back({frame, due});
+        break;
+    }
+    in_flight_.push_back({std::move(frame), due});
+  }
+
+  std::shared_ptr<LoopbackNetwork::State> network_;
+  FrameInFlight route_;
+  std::vector<std::byte> gathered_;
+  std::deque<Delivery> in_flight_;
+};
+
+class LoopbackListener final : public Listener {
+ public:
+  LoopbackListener(std::shared_ptr<LoopbackNetwork::State> network, std::string address)
+      : network_(std::move(network)),
+        address_(std::move(address)),
+        ready_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE)) {}
+  ~LoopbackListener() override {
+    std::lock_guard lock(network_->mutex);
+    network_->listeners.erase(address_);
+  }
+
+  // Under the network's lock.
+  void offer(Descriptor socket, FrameInFlight route) {
+    waiting_.push_back({std::move(socket), std::move(route)});
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t ignored = write(ready_.get(), &one, sizeof one);
+  }
+
+  Accepted accept() override {
+    std::pair<Descriptor, FrameInFlight> next;
+    {
+      std::lock_guard lock(network_->mutex);
+      if (waiting_.empty()) return {Accepted::Status::kNone};
+      uint64_t ignored;
+      [[maybe_unused]] const ssize_t read_bytes = read(ready_.get(), &ignored, sizeof ignored);
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    return {Accepted::Status::kConnection,
+            std::make_unique<LoopbackConnection>(network_, std::move(next.first),
+                                                 std::move(next.second))};
+  }
+
+  int descriptor() const override { return ready_.get(); }
+  std::string address() const override { return address_; }
+
+ private:
+  std::shared_ptr<LoopbackNetwork::State> network_;
+  std::string address_;
+  Descriptor ready_;
+  std::deque<std::pair<Descriptor, FrameInFlight>> waiting_;
+};
+
+class LoopbackTransport final : public Transport {
+ public:
+  explicit LoopbackTransport(std::shared_ptr<LoopbackNetwork::State> network)
+      : network_(std::move(network)) {}
+
+  std::unique_ptr<Listener> listen(const std::string& wanted) override {
+    std::unique_lock lock(network_->mutex);
+    const std::string address =
+        wanted.empty() ? fmt::format("loopback-{}", ++network_->next_address) : wanted;
+    if (network_->listeners.contains(address)) {
+      throw Error(ErrorCode::kUnavailable, fmt::format("address is taken: {}", address));
+    }
+    auto listener = std::make_unique<LoopbackListener>(network_, address);
+    network_->listeners[address] = listener.get();
+    return listener;
+  }
+
+  std::unique_ptr<Connection> connect(const std::string& address) override {
+    int pair[2];
+    Descriptor ours;
+    FrameInFlight route;
+    {
+      std::lock_guard lock(network_->mutex);
+      auto found = network_->listeners.find(address);
+      if (found == network_->listeners.end()) {
+        throw Error(ErrorCode::kUnavailable, fmt::format("nobody listens on {}", address));
+      }
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
+        throw Error(ErrorCode::kUnavailable, fmt::format("no socket pair: {}", strerror(errno)));
+      }
+      ours = Descriptor(pair[0]);
+      route = {"", address, network_->next_connection++, true, 0, 0};
+      FrameInFlight back = route;
+      std::swap(back.from, back.to);
+      back.from_connector = false;
+      found->second->offer(Descriptor(pair[1]), std::move(back));
+    }
+    return std::make_unique<LoopbackConnection>(network_, std::move(ours), std::move(route));
+  }
+
+ private:
+  std::shared_ptr<LoopbackNetwork::State> network_;
+};
+
+LoopbackNetwork::LoopbackNetwork(std::shared_ptr<base::Clock> clock)
+    : state_(std::make_shared<State>(std::move(clock))) {
+  std::weak_ptr<State> weak = state_;
+  state_->clock->on_advance([weak] {
+    if (auto state = weak.lock()) {
+      std::lock_guard lock(state->mutex);
+      for (LoopbackConnection* connection : state->connections) connection->deliver_due();
+    }
+  });
+}
+
+LoopbackNetwork::~LoopbackNetwork() = default;
+
+std::unique_ptr<Transport> LoopbackNetwork::transport() {
+  return std::make_unique<LoopbackTransport>(state_);
+}
+
+void LoopbackNetwork::set_faults(FaultPlan plan) {
+  std::lock_guard lock(state_->mutex);
+  state_->plan = std::move(plan);
+}
+
+void LoopbackNetwork::deliver_due() {
+  std::lock_guard lock(state_->mutex);
+  for (LoopbackConnection* connection : state_->connections) connection->deliver_due();
+}
+
+void LoopbackNetwork::break_all() {
+  std::lock_guard lock(state_->mutex);
+  for (LoopbackConnection* connection : state_->connections) connection->close_both_ways();
+}
+
+}  // namespace weft::transport

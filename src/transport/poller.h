@@ -1,0 +1,66 @@
+// Waiting for many descriptors at once.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/clock.h"
+#include "transport/descriptor.h"
+
+namespace weft::transport {
+
+/// One event: the token given to add() and what the descriptor is ready for.
+struct PollEvent {
+  uint64_t token;
+  bool readable;  // or closed, or in error: receive() tells
+  bool writable;
+};
+
+class Poller {
+ public:
+  enum Interest : uint32_t {
+    kNothing = 0,
+    kReadable = EPOLLIN | EPOLLRDHUP,
+    kWritable = EPOLLOUT,
+    kOnce = EPOLLONESHOT,  // no further event until change() is called
+  };
+
+  /// Throws kLimitExceeded when the process has no descriptor left.
+  Poller();
+
+  bool add(int descriptor, uint32_t interest, uint64_t token);
+  void change(int descriptor, uint32_t interest, uint64_t token);
+  void remove(int descriptor);
+
+  /// Ends a wait from any thread; wakes are coalesced.
+  void wake();
+
+  /// Waits until something is ready, wake() was called or `limit` passed (nothing: no limit).
+  /// For the one thread that polls.
+  std::span<const PollEvent> wait(std::optional<base::Duration> limit);
+
+ private:
+  static constexpr uint64_t kWakeToken = UINT64_MAX;
+  static constexpr int kBatch = 64;
+
+  Descriptor epoll_;
+  Descriptor wake_;
+  std::array<epoll_event, kBatch> raw_;
+  std::array<PollEvent, kBatch> events_;
+};
+
+/// Waits until `descriptor` is readable (or writable, if asked for) or `limit` passed.
+struct Readiness {
+  bool readable = false;
+  bool writable = false;
+};
+enum class WaitFor { kReadable, kReadableOrWritable };
+Readiness wait_for_descriptor(int descriptor, WaitFor what, std::optional<base::Duration> limit);
+
+}  // namespace weft::transport

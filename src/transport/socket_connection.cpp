@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "transport/socket_connection.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace weft::transport {
+
+namespace {
+
+IoResult failed() {
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return {IoResult::Status::kWouldBlock};
+  return {IoResult::Status::kClosed, 0, strerror(errno)};
+}
+
+}  // namespace
+
+IoResult SocketConnection::send(const iovec* pieces, int count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = static_cast<size_t>(count);
+  for (;;) {
+    const ssize_t n = count == 1
+                          ? ::send(socket_.get(), pieces->iov_base, pieces->iov_len,
+                                   MSG_DONTWAIT | MSG_NOSIGNAL)
+                          : ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n >= 0) return {IoResult::Status::kDone, static_cast<size_t>(n)};
+    if (errno != EINTR) return failed();
+  }
+}
+
+IoResult SocketConnection::receive(void* to, size_t size) {
+  for (;;) {
+    const ssize_t n = ::recv(socket_.get(), to, size, MSG_DONTWAIT);
+    if (n > 0) return {IoResult::Status::kDone, static_cast<size_t>(n)};
+    if (n == 0) return {IoResult::Status::kClosed, 0, "closed by peer"};
+    if (errno != EINTR) return failed();
+  }
+}
+
+void SocketConnection::close_both_ways() { ::shutdown(socket_.get(), SHUT_RDWR); }
+void SocketConnection::finish_sending() { ::shutdown(socket_.get(), SHUT_WR); }
+
+std::string SocketConnection::connect_error() {
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  return error == 0 ? std::string() : strerror(error);
+}
+
+}  // namespace weft::transport

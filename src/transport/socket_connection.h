@@ -1,0 +1,31 @@
+// A connection over a stream socket of any family.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <string>
+
+#include "transport/connection.h"
+#include "transport/descriptor.h"
+
+namespace weft::transport {
+
+class SocketConnection : public Connection {
+ public:
+  SocketConnection(Descriptor socket, std::string remote)
+      : socket_(std::move(socket)), remote_(std::move(remote)) {}
+
+  IoResult send(const iovec* pieces, int count) override;
+  IoResult receive(void* to, size_t size) override;
+  void close_both_ways() override;
+  void finish_sending() override;
+  int descriptor() const override { return socket_.get(); }
+  std::string connect_error() override;
+  std::string remote_address() const override { return remote_; }
+
+ private:
+  Descriptor socket_;
+  std::string remote_;
+};
+
+}  // namespace weft::transport

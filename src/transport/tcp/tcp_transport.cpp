@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "transport/tcp/tcp_transport.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "transport/descriptor.h"
+#include "transport/socket_connection.h"
+#include "transport/tcp/tcp_address.h"
+#include "weft/error.h"
+
+namespace weft::transport {
+
+namespace {
+
+constexpr int kBacklog = 512;
+
+void set_options(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+[[noreturn]] void fail(const char* doing, const std::string& address) {
+  throw Error(ErrorCode::kUnavailable,
+              fmt::format("cannot {} {}: {}", doing, address, strerror(errno)));
+}
+
+Descriptor open_socket(const TcpAddress& address, const char* doing) {
+  Descriptor socket(::socket(address.storage.ss_family,
+                             SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!socket) fail(doing, address.text());
+  return socket;
+}
+
+class TcpListener final : public Listener {
+ public:
+  TcpListener(Descriptor socket, std::string address)
+      : socket_(std::move(socket)), address_(std::move(address)) {}
+
+  Accepted accept() override {
+    TcpAddress from;
+    from.size = sizeof from.storage;
+    const int fd = accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.size,
+                           SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      set_options(fd);
+      return {Accepted::Status::kConnection,
+              std::make_unique<SocketConnection>(Descriptor(fd), from.text())};
+    }
+    switch (errno) {
+      case EMFILE:
+      case ENFILE:
+      case ENOBUFS:
+      case ENOMEM:
+        return {Accepted::Status::kExhausted, nullptr, strerror(errno)};
+      default:
+        // The peer left before we came (ECONNABORTED and its kin): the next event tells of others.
+        return {Accepted::Status::kNone};
+    }
+  }
+
+  int descriptor() const override { return socket_.get(); }
+  std::string address() const override { return address_; }
+
+ private:
+  Descriptor socket_;
+  std::string address_;
+};
+
+class TcpTransport final : public Transport {
+ public:
+  std::unique_ptr<Listener> listen(const std::string& text) override {
+    const TcpAddress wanted = TcpAddress::parse(text);
+    Descriptor socket = open_socket(wanted, "listen on");
+    const int on = 1;
+    setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(socket.get(), wanted.get(), wanted.size) != 0 || ::listen(socket.get(), kBacklog) != 0) {
+      fail("listen on", text);
+    }
+    TcpAddress bound;
+    bound.size = sizeof bound.storage;
+    getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.size);
+    return std::make_unique<TcpListener>(std::move(socket), bound.text());
+  }
+
+  std::unique_ptr<Connection> connect(const std::string& text) override {
+    const TcpAddress to = TcpAddress::parse(text);
+    Descriptor socket = open_socket(to, "connect to");
+    set_options(socket.get());
+    if (::connect(socket.get(), to.get(), to.size) != 0 && errno != EINPROGRESS) {
+      fail("connect to", text);
+    }
+    return std::make_unique<SocketConnection>(std::move(socket), text);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_tcp_transport() { return std::make_unique<TcpTransport>(); }
+
+}  // namespace weft::transport

@@ -1,0 +1,50 @@
+// What stands before the arguments of a call and instead of the result of a failed one.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "weft/codec.h"
+#include "weft/error.h"
+#include "wire/frame.h"
+
+namespace weft::wire {
+
+///   u32 function   u16 depth   u16 zero   u64 remaining microseconds (0: no deadline)
+///   with kNamed: u16 length, name, u64 signature
+struct CallPrelude {
+  uint32_t function = 0;
+  uint16_t depth = 0;
+  uint64_t remaining_us = 0;
+  std::string_view name;  // empty unless kNamed
+  uint64_t signature = 0;
+};
+
+/// The prelude's bytes, on the stack of whoever sends.
+class PreludeBytes {
+ public:
+  explicit PreludeBytes(const CallPrelude& prelude);
+  std::span<const std::byte> bytes() const { return {bytes_, size_}; }
+
+ private:
+  std::byte bytes_[16 + 2 + 128 + 8];
+  size_t size_ = 0;
+};
+
+/// Reads the prelude from the front of `body` and drops it there. Throws kBadMessage.
+CallPrelude read_prelude(uint8_t flags, std::span<const std::byte>& body);
+
+/// The body of a failed reply.
+struct FailedReply {
+  ErrorCode code;
+  std::string type;  // demangled exception type, for kRemoteError
+  std::string text;
+};
+void encode_failed(Encoder& out, const FailedReply& failed);
+FailedReply decode_failed(std::span<const std::byte> body);
+
+}  // namespace weft::wire

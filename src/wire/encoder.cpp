@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+#include "weft/codec.h"
+#include "wire/dtype.h"
+#include "wire/limits.h"
+#include "wire/tensor_entry.h"
+
+namespace weft {
+
+namespace {
+
+// A warm buffer per thread; calls are too small to pay for an allocation each.
+struct WarmBuffer {
+  std::byte* memory = nullptr;
+  size_t size = 0;
+  std::vector<char> entries;
+  std::vector<Encoder::OutgoingTensor> tensors;
+  ~WarmBuffer() { std::free(memory); }
+};
+thread_local WarmBuffer warm;
+constexpr size_t kFirstBuffer = 4096;
+constexpr size_t kKeptBuffer = 1 << 20;
+
+[[noreturn]] void refuse(const at::Tensor& tensor, const char* why) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("a tensor of type {} with {} dimensions cannot be sent: {}",
+                          tensor.toString(), tensor.dim(), why));
+}
+
+}  // namespace
+
+Encoder::Encoder()
+    : begin_(std::exchange(warm.memory, nullptr)),
+      end_(begin_),
+      limit_(begin_ + std::exchange(warm.size, 0)),
+      entries_(std::move(warm.entries)),
+      tensors_(std::move(warm.tensors)) {
+  entries_.clear();
+  tensors_.clear();
+}
+
+Encoder::~Encoder() {
+  const auto size = static_cast<size_t>(limit_ - begin_);
+  if (warm.memory || size > kKeptBuffer) {
+    std::free(begin_);
+    return;
+  }
+  warm.memory = begin_;
+  warm.size = size;
+  tensors_.clear();
+  warm.entries = std::move(entries_);
+  warm.tensors = std::move(tensors_);
+}
+
+void Encoder::grow(size_t by) {
+  const auto used = static_cast<size_t>(end_ - begin_);
+  const auto old = static_cast<size_t>(limit_ - begin_);
+  size_t size = old ? old : kFirstBuffer;
+  while (size - used < by) size *= 2;
+  void* memory = std::realloc(begin_, size);
+  if (!memory) throw std::bad_alloc();
+  begin_ = static_cast<std::byte*>(memory);
+  end_ = begin_ + used;
+  limit_ = begin_ + size;
+}
+
+void Encoder::length(size_t count) {
+  if (count > std::numeric_limits<uint32_t>::max()) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("a container of {} elements", count));
+  }
+  scalar(static_cast<uint32_t>(count));
+}
+
+void Encoder::tensor(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    wire::TensorEntry entry;
+    entry.flags = wire::kUndefined;
+    append_entry(entries_, entry);
+    tensors_.push_back({at::Tensor(), nullptr, 0});
+  } else if (!tensor.device().is_cpu()) {
+    refuse(tensor, fmt::format("it is on {}; move it to the CPU first", tensor.device().str()).c_str());
+  } else if (!wire::dtype_to_wire(tensor.scalar_type())) {
+    refuse(tensor, "its element type has no wire form");
+  } else if (tensor.dim() > static_cast<int64_t>(wire::kMaxDimensions)) {
+    refuse(tensor, "it has more than 16 dimensions");
+  } else if (tensor.layout() == at::kStrided) {
+    strided(tensor);
+  } else if (tensor.layout() == at::kSparse) {
+    sparse(tensor);
+  } else {
+    refuse(tensor, "its layout is neither dense nor sparse COO");
+  }
+  if (tensors_.size() > wire::kMaxTensors) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("more than {} tensors in one message", wire::kMaxTensors));
+  }
+}
+
+void Encoder::strided(const at::Tensor& original) {
+  at::Tensor tensor = original;
+  if (tensor._is_zerotensor()) tensor = at::zeros_like(tensor);
+  if (tensor.is_conj()) tensor = tensor.resolve_conj();
+  if (tensor.is_neg()) tensor = tensor.resolve_neg();
+
+  wire::TensorEntry entry;
+  entry.dtype = tensor.scalar_type();
+  entry.flags = original.requires_grad() ? wire::kRequiresGrad : 0;
+  entry.dimensions = static_cast<uint8_t>(tensor.dim());
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), entry.sizes.begin());
+  if (!tensor.is_contiguous()) {
+    entry.flags |= wire::kStrided;
+    std::copy(tensor.strides().begin(), tensor.strides().end(), entry.strides.begin());
+    // A view of less than half of the memory it spans is gathered instead: shape and values stay,
+    // strides do not.
+    if (spanned_bytes(entry) > 2 * tensor.nbytes()) {
+      tensor = tensor.contiguous();
+      entry.flags &= ~wire::kStrided;
+    }
+  }
+  entry.bytes = spanned_bytes(entry);
+  append_entry(entries_, entry);
+  tensor_bytes_ += entry.bytes;
+  const void* data = entry.bytes ? tensor.data_ptr() : nullptr;
+  tensors_.push_back({std::move(tensor), data, entry.bytes});
+}
+
+void Encoder::sparse(const at::Tensor& tensor) {
+  wire::TensorEntry entry;
+  entry.dtype = tensor.scalar_type();
+  entry.flags = wire::kSparse;
+  if (tensor.requires_grad()) entry.flags |= wire::kRequiresGrad;
+  if (tensor.is_coalesced()) entry.flags |= wire::kCoalesced;
+  entry.dimensions = static_cast<uint8_t>(tensor.dim());
+  entry.sparse_dimensions = static_cast<uint8_t>(tensor.sparse_dim());
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), entry.sizes.begin());
+  append_entry(entries_, entry);
+  tensors_.push_back({tensor, nullptr, 0});
+  const at::Tensor detached = tensor.detach();
+  strided(detached._indices().contiguous());
+  strided(detached._values().contiguous());
+}
+
+}  // namespace weft

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "wire/frame.h"
+
+#include <fmt/format.h>
+
+#include "weft/codec.h"
+#include "wire/limits.h"
+
+namespace weft::wire {
+
+namespace {
+
+uint8_t allowed_flags(FrameKind kind) {
+  if (kind == FrameKind::kCall) return kNamed;
+  if (kind == FrameKind::kReply) return kFailed;
+  return 0;
+}
+
+bool may_carry_tensors(FrameKind kind) {
+  return kind == FrameKind::kCall || kind == FrameKind::kReply;
+}
+
+size_t max_body(FrameKind kind) {
+  if (may_carry_tensors(kind)) return kMaxBody;
+  return kind == FrameKind::kHello || kind == FrameKind::kGoodbye ? kMaxHelloBody : 0;
+}
+
+}  // namespace
+
+FrameHeader read_header(const std::byte* from) {
+  const auto kind = static_cast<uint8_t>(from[0]);
+  if (kind < 1 || kind > 7) Decoder::fail(fmt::format("no frame starts with byte {:#04x}", kind));
+  FrameHeader header;
+  std::memcpy(&header, from, kHeaderBytes);
+  if (header.flags & ~allowed_flags(header.kind)) {
+    Decoder::fail(fmt::format("flags {:#04x} in a frame of kind {}", header.flags, kind));
+  }
+  if (header.kind == FrameKind::kHello && header.id != kHelloMagic) {
+    Decoder::fail(fmt::format("hello with magic {:#018x}", header.id));
+  }
+  if (header.body_bytes > max_body(header.kind)) {
+    Decoder::fail(fmt::format("a body of {} bytes in a frame of kind {}", header.body_bytes, kind));
+  }
+  if (!may_carry_tensors(header.kind) && (header.tensors || header.bulk_bytes)) {
+    Decoder::fail(fmt::format("tensors in a frame of kind {}", kind));
+  }
+  // Three rows make a sparse tensor.
+  if (header.tensors > 3 * kMaxTensors || header.bulk_bytes > kMaxBulk) {
+    Decoder::fail(fmt::format("{} tensors of {} bytes in a frame", header.tensors, header.bulk_bytes));
+  }
+  return header;
+}
+
+}  // namespace weft::wire

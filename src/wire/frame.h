@@ -1,0 +1,58 @@
+// Frames: what travels on a connection. docs/wire_protocol.md is the specification.
+//
+//   header, 24 bytes: u8 kind  u8 flags  u16 tensors  u32 body bytes  u64 id  u64 bulk bytes
+//   body:             tensor table (one row per tensor), then what the kind says
+//   bulk:             the tensors' bytes, in table order
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+namespace weft::wire {
+
+enum class FrameKind : uint8_t {
+  kHello = 1,    // first frame in each direction
+  kCall = 2,     // id: the caller's number for this call
+  kReply = 3,    // id: of the call
+  kCancel = 4,   // id: of a call nobody waits for any more
+  kPing = 5,     // id: echoed
+  kPong = 6,
+  kGoodbye = 7,  // no more frames follow; the body is a reason for people
+};
+
+enum FrameFlags : uint8_t {
+  kNamed = 1,   // call: carries the function's name and signature besides its number
+  kFailed = 2,  // reply: the body is an error, not a value
+};
+
+struct FrameHeader {
+  FrameKind kind;
+  uint8_t flags = 0;
+  uint16_t tensors = 0;
+  uint32_t body_bytes = 0;
+  uint64_t id = 0;
+  uint64_t bulk_bytes = 0;
+};
+inline constexpr size_t kHeaderBytes = 24;
+static_assert(sizeof(FrameHeader) == kHeaderBytes);
+
+/// The id of a hello: nothing but a Weft worker starts a connection with it.
+inline constexpr uint64_t kHelloMagic = 0x0a0d'5446'4557'8957;
+
+/// Throws kBadMessage unless the header is one this version may send.
+FrameHeader read_header(const std::byte* from);
+
+struct Frame {
+  FrameHeader header;
+  std::span<const std::byte> body;  // behind the tensor table
+  std::vector<at::Tensor> tensors;
+};
+
+}  // namespace weft::wire

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "wire/receive_pool.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "weft/error.h"
+
+namespace weft::wire {
+
+namespace {
+constexpr size_t kSmallest = 256 * 1024;  // below this malloc reuses its own pages
+constexpr size_t kPage = 4096;
+}  // namespace
+
+struct ReceivePool::Block {
+  void* memory;
+  size_t bytes;
+  std::shared_ptr<ReceivePool> pool;  // set while a tensor has it
+  ~Block() { munmap(memory, bytes); }
+};
+
+ReceivePool::ReceivePool(size_t keep_bytes) : keep_bytes_(keep_bytes) {}
+ReceivePool::~ReceivePool() = default;
+
+c10::DataPtr ReceivePool::allocate(size_t bytes) {
+  if (bytes < kSmallest) return c10::GetCPUAllocator()->allocate(bytes);
+  std::unique_ptr<Block> block = find(bytes);
+  if (!block) {
+    const size_t rounded = (bytes + kPage - 1) / kPage * kPage;
+    void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw Error(ErrorCode::kLimitExceeded,
+                  fmt::format("no memory for a tensor of {} bytes: {}", bytes, strerror(errno)));
+    }
+    block = std::unique_ptr<Block>(new Block{memory, rounded, nullptr});
+  }
+  block->pool = shared_from_this();
+  void* memory = block->memory;
+  return {memory, block.release(), &give_back, c10::Device(c10::DeviceType::CPU)};
+}
+
+// A block that is at most a quarter too large is good enough: more would hoard memory.
+std::unique_ptr<ReceivePool::Block> ReceivePool::find(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  auto found = free_.lower_bound(bytes);
+  if (found == free_.end() || found->first > bytes + bytes / 4 + kPage) return nullptr;
+  std::unique_ptr<Block> block = std::move(found->second);
+  free_.erase(found);
+  kept_ -= block->bytes;
+  return block;
+}
+
+void ReceivePool::give_back(void* context) {
+  std::unique_ptr<Block> block(static_cast<Block*>(context));
+  std::shared_ptr<ReceivePool> pool = std::move(block->pool);
+  pool->keep_or_unmap(std::move(block));
+}
+
+void ReceivePool::keep_or_unmap(std::unique_ptr<Block> block) {
+  std::lock_guard lock(mutex_);
+  if (kept_ + block->bytes > keep_bytes_) return;
+  kept_ += block->bytes;
+  const size_t bytes = block->bytes;
+  free_.emplace(bytes, std::move(block));
+}
+
+size_t ReceivePool::kept_bytes() const {
+  std::lock_guard lock(mutex_);
+  return kept_;
+}
+
+}  // namespace weft::wire

@@ -1,0 +1,57 @@
+// One row of the tensor table: everything about a tensor but its bytes.
+//
+//   u8 dtype   u8 flags   u8 dimensions   u8 sparse dimensions
+//   u64 bytes
+//   i64 sizes[dimensions]
+//   i64 strides[dimensions]      only with kStrided
+//
+// kUndefined: dtype, dimensions and bytes are zero. kSparse: the row has sizes and no bytes, and the
+// next two rows are its indices and values.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "wire/limits.h"
+
+namespace weft::wire {
+
+enum TensorFlags : uint8_t {
+  kRequiresGrad = 1,
+  kStrided = 2,
+  kUndefined = 4,
+  kSparse = 8,
+  kCoalesced = 16,
+};
+inline constexpr uint8_t kAllTensorFlags = 31;
+
+struct TensorEntry {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  uint8_t flags = 0;
+  uint8_t dimensions = 0;
+  uint8_t sparse_dimensions = 0;
+  uint64_t bytes = 0;
+  std::array<int64_t, kMaxDimensions> sizes;
+  std::array<int64_t, kMaxDimensions> strides;
+
+  c10::IntArrayRef size_list() const { return {sizes.data(), dimensions}; }
+  c10::IntArrayRef stride_list() const { return {strides.data(), dimensions}; }
+};
+
+void append_entry(std::vector<char>& out, const TensorEntry& entry);
+
+/// Reads one row from the front of `in` and drops it there. Throws kBadMessage for anything that
+/// would not describe exactly `bytes` bytes of memory.
+TensorEntry read_entry(std::span<const std::byte>& in);
+
+/// Bytes from the first to behind the last element of a dense tensor; throws kBadMessage on overflow.
+uint64_t spanned_bytes(const TensorEntry& entry);
+
+}  // namespace weft::wire

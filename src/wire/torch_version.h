@@ -1,0 +1,22 @@
+// Every difference between the supported libtorch versions (1.13 and 2.x), in one place.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/Storage.h>
+#include <torch/version.h>
+
+#define WEFT_TORCH_AT_LEAST(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) ||       \
+   (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+namespace weft::wire {
+
+/// A resizable storage of `bytes` bytes that owns `data`.
+inline c10::Storage make_storage(size_t bytes, c10::DataPtr data) {
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data),
+                      c10::GetCPUAllocator(), /*resizable=*/true);
+}
+
+}  // namespace weft::wire
