@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "launched_program.h"
+#include "support/process_part.h"
 #include "process/worker_group.h"
 
 namespace weft {
@@ -472,12 +473,9 @@ TEST(Launch, RefusesAnEnvironmentThatMakesNoSense) {
   EXPECT_EQ(outside.error(), "weft: RANK 2 is not below WORLD_SIZE 2\n");
 }
 
+const test::RegisterProcessPart launched_part("LAUNCH_TEST_PART", [](int argc, char** argv) {
+  return launch(argc, argv, 2, run_worker);
+});
+
 }  // namespace
 }  // namespace weft
-
-int main(int argc, char** argv) {
-  if (std::getenv("LAUNCH_TEST_PART") != nullptr)
-    return weft::launch(argc, argv, 2, weft::run_worker);
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}
