@@ -57,7 +57,6 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
     } catch (const Error& error) {
       return leave(error.message());
     }
-    host_.runtime_->io.watch(link_->descriptor(), Poller::kReadable, token_);
   }
 
   void on_time(base::Time) override { leave("no hello within 5 s"); }
@@ -160,12 +159,12 @@ void Acceptor::on_event(bool, bool) {
     if (accepted.status == transport::Listener::Accepted::Status::kNone) break;
     if (accepted.status == transport::Listener::Accepted::Status::kExhausted) {
       log_turned_away("anybody", "cannot accept, trying again in 100 ms: " + accepted.why);
+      runtime_->io.watch(listener_->descriptor(), Poller::kNothing, token_);
       runtime_->io.set_due(*this, runtime_->clock->now() + kPauseWhenExhausted);
       return;
     }
     admit(std::move(accepted.connection));
   }
-  runtime_->io.watch(listener_->descriptor(), Poller::kReadable, token_);
 }
 
 void Acceptor::on_time(base::Time) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr auto kReplyPatience = std::chrono::seconds(1);
 constexpr auto kHandlerPatience = std::chrono::seconds(1);
-constexpr auto kProbeInterval = std::chrono::seconds(1);
+constexpr auto kProbeInterval = std::chrono::milliseconds(1000);
 
 bool peer_is_gone(const Error& error) {
   return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kOutcomeUnknown ||
@@ -250,6 +250,7 @@ void AgentCore::probe_missing() {
         missing = self->termination_.missing();
       }
       for (const int rank : missing) {
+        if (rank == self->runtime_->self().info.id) continue;
         auto probe = call<sys_alive>(*self, rank, std::chrono::seconds(10));
         probe.on_ready([weak = std::weak_ptr(self), rank](const Future<void>& done) {
           const auto error = done.error();

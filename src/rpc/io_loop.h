@@ -44,12 +44,12 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   uint64_t add(std::shared_ptr<IoClient> client);
   void remove(uint64_t token);
 
-  // Descriptors. Events are one-shot: watch again to get the next one.
+  // Descriptors. An event is reported for as long as it lasts and is of interest.
   bool watch_new(int descriptor, uint32_t interest, uint64_t token) {
-    return poller_->add(descriptor, interest | transport::Poller::kOnce, token);
+    return poller_->add(descriptor, interest, token);
   }
   void watch(int descriptor, uint32_t interest, uint64_t token) {
-    poller_->change(descriptor, interest | transport::Poller::kOnce, token);
+    poller_->change(descriptor, interest, token);
   }
   void unwatch(int descriptor) { poller_->remove(descriptor); }
 

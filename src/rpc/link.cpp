@@ -97,7 +97,15 @@ Link::State Link::write_out(std::unique_lock<std::mutex>& lock) {
 
 Link::State Link::receive() {
   const std::span<std::byte> into = decoder_.prepare();
-  IoResult got = connection_->receive(into.data(), into.size());
+  return took(connection_->receive(into.data(), into.size()));
+}
+
+Link::State Link::wait_and_receive() {
+  const std::span<std::byte> into = decoder_.prepare();
+  return took(connection_->wait_and_receive(into.data(), into.size()));
+}
+
+Link::State Link::took(IoResult got) {
   switch (got.status) {
     case IoResult::Status::kDone:
       decoder_.commit(got.bytes);

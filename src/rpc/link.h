@@ -50,6 +50,8 @@ class Link : public detail::RefCounted {
 
   /// Reads once. kFine: bytes came; kBlocked: none are there; kBroken: see why_broken().
   State receive();
+  /// Like receive(), after waiting up to transport::kLongestReceive for bytes.
+  State wait_and_receive();
   /// Throws kBadMessage.
   bool next_frame() { return decoder_.next(frame_); }
   wire::Frame& frame() { return frame_; }
@@ -64,6 +66,7 @@ class Link : public detail::RefCounted {
   int descriptor() const { return connection_->descriptor(); }
 
  private:
+  State took(transport::IoResult got);
   State write_out(std::unique_lock<std::mutex>& lock);
   void note_broken(std::string why);
 

@@ -110,6 +110,7 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
 }
 
 bool Peer::should_defer(const CallTerms& terms) const {
+  if (loop_receiving_) return true;  // it sends when it has handed out the replies at hand
   return !terms.caller_waits && calls_.size() >= kSentAtOnce && !link_->blocked() &&
          link_->unsent_bytes() < kEnoughToSend;
 }
@@ -150,7 +151,7 @@ bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
       flush(link);
       receive_until(link, std::min(terms.deadline, now + std::chrono::milliseconds(100)), nullptr);
       lock.lock();
-      pass_on_receiving(lock, link);
+      pass_on_receiving(link);
       continue;
     }
     ++waiting_for_room_;
@@ -172,7 +173,7 @@ void Peer::notice_dead_link(Lock& lock) {
   lock.unlock();
   receive_once(link);
   lock.lock();
-  pass_on_receiving(lock, link);
+  pass_on_receiving(link);
 }
 
 void Peer::connect() {
@@ -208,8 +209,9 @@ void Peer::connect() {
   connect_by_ = now + kConnectTimeout;
   announced_.clear();
   receiver_ = Receiver::kLoop;
-  armed_ = true;
-  if (!runtime_->io.watch_new(link_->descriptor(), Poller::kReadable | Poller::kWritable, token_)) {
+  stream_up_ = false;
+  interest_ = Poller::kReadable | Poller::kWritable;
+  if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
     state_ = State::kIdle;
     link_ = {};
     throw Error(ErrorCode::kUnavailable, "no descriptor can be watched any more");
@@ -222,9 +224,8 @@ void Peer::flush(const detail::Ref<Link>& link) {
     case Link::State::kFine:
       return;
     case Link::State::kBlocked: {
-      // A waiting caller polls for writability itself; else the loop does.
       Lock lock(mutex_);
-      if (link_.get() == link.get()) arm(lock);
+      if (link_.get() == link.get()) update_interest();
       return;
     }
     case Link::State::kBroken:
@@ -258,11 +259,14 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
       if (link->has_queued()) flush(link);
       receive_until(link, limit, &call);
       lock.lock();
-      pass_on_receiving(lock, link);
+      pass_on_receiving(link);
     } else {
       waiters_.push_back(&call);
-      const detail::Ref<Link> link = deferred_ ? link_ : detail::Ref<Link>();
-      deferred_ = false;
+      detail::Ref<Link> link;
+      if (deferred_ && !loop_receiving_) {
+        link = link_;
+        deferred_ = false;
+      }
       lock.unlock();
       if (!region) region.emplace();
       if (link) flush(link);
@@ -290,12 +294,14 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
   base::Time spin_until = spin.count() > 0 ? SteadyClock::now() + spin : base::Time::min();
   int polls = 0;
   bool try_first = spin.count() > 0;
+  bool waits = false;  // one system call instead of two, where its coarse limit does not matter
   for (;;) {
-    if (try_first) {
-      switch (link->receive()) {
+    if (try_first || waits) {
+      switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
         case Link::State::kFine:
           take_frames(link);
           if (!future || future->ready()) return;
+          try_first = true;
           continue;
         case Link::State::kBroken:
           on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
@@ -304,22 +310,25 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           break;
       }
       if (future && future->ready()) return;
+      try_first = false;
       if (spin_until != base::Time::min()) {
+        try_first = true;
         if (++polls % kPollsPerYield != 0) continue;
         sched_yield();
         if (SteadyClock::now() < spin_until) continue;
         spin_until = base::Time::min();
       }
     }
-    std::optional<base::Duration> left;
-    if (limit != base::Time::max()) {
-      left = limit - SteadyClock::now();
-      if (left->count() <= 0) return;
+    const base::Duration left = limit - SteadyClock::now();
+    if (left.count() <= 0) return;
+    if (!link->blocked() && left > transport::kLongestReceive) {
+      waits = true;
+      continue;
     }
     const auto what = link->blocked() ? transport::WaitFor::kReadableOrWritable
                                       : transport::WaitFor::kReadable;
-    const transport::Readiness ready =
-        transport::wait_for_descriptor(link->descriptor(), what, left);
+    const transport::Readiness ready = transport::wait_for_descriptor(
+        link->descriptor(), what, std::min<base::Duration>(left, transport::kLongestReceive));
     if (ready.writable && link->blocked()) flush(link);
     try_first = ready.readable;
     if (future && future->ready()) return;
@@ -435,36 +444,45 @@ void Peer::note_settled(Call& call) {
 }
 
 // The role belongs to a link: when `link` was lost meanwhile, another thread may have it already.
-void Peer::pass_on_receiving(Lock& lock, const detail::Ref<Link>& link) {
+void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
   if (link_.get() != link.get()) return;
   receiver_ = Receiver::kNobody;
   if (waiters_.size() == 1) {
     Access::nudge(*waiters_.front());
-  } else if (!waiters_.empty() || listeners_ > 0 || link_->blocked()) {
-    arm(lock);
+  } else if (!waiters_.empty() || listeners_ > 0) {
+    let_loop_receive();
   } else {
     quiet_ticks_ = 0;  // the pulse looks after what is left
   }
 }
 
-// From now on the loop hears of this link.
-void Peer::arm(Lock&) {
-  if (!link_) return;
-  if (receiver_ == Receiver::kNobody) receiver_ = Receiver::kLoop;
-  uint32_t interest = Poller::kNothing;
-  if (receiver_ == Receiver::kLoop) interest |= Poller::kReadable;
-  if (link_->blocked()) interest |= Poller::kWritable;
-  armed_ = true;
-  runtime_->io.watch(link_->descriptor(), interest, token_);
+void Peer::let_loop_receive() {
+  receiver_ = Receiver::kLoop;
+  update_interest();
+}
+
+// Not called when a caller takes over from the loop: the loop finds out at the next event, once,
+// which costs the caller nothing.
+void Peer::update_interest() {
+  uint32_t wanted = Poller::kNothing;
+  if (receiver_ == Receiver::kLoop) wanted |= Poller::kReadable;
+  if (!stream_up_ || link_->blocked()) wanted |= Poller::kWritable;
+  if (std::exchange(interest_, wanted) != wanted) {
+    runtime_->io.watch(link_->descriptor(), wanted, token_);
+  }
 }
 
 void Peer::need_receiver() {
   Lock lock(mutex_);
   ++listeners_;
-  if (state_ == State::kConnected && receiver_ == Receiver::kNobody) arm(lock);
-  const detail::Ref<Link> link = std::exchange(deferred_, false) ? link_ : detail::Ref<Link>();
+  if (state_ == State::kConnected && receiver_ == Receiver::kNobody) let_loop_receive();
+  detail::Ref<Link> link;
+  if (deferred_ && !loop_receiving_) {
+    link = link_;
+    deferred_ = false;
+  }
   lock.unlock();
-  if (link && link->has_queued()) flush(link);
+  if (link) flush(link);
 }
 
 void Peer::on_tick() {
@@ -475,7 +493,7 @@ void Peer::on_tick() {
   quiet_ticks_ = idle ? quiet_ticks_ + 1 : 0;
   if (receiver_ == Receiver::kNobody &&
       quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
-    arm(lock);
+    let_loop_receive();
   }
   if (!deferred_) return;
   deferred_ = false;
@@ -489,40 +507,37 @@ void Peer::on_tick() {
 void Peer::on_event(bool readable, bool writable) {
   Lock lock(mutex_);
   if (!link_) return;
-  armed_ = false;
   const detail::Ref<Link> link = link_;
-  if (state_ == State::kConnecting && writable) {
+  if (!stream_up_ && writable) {
     const std::string error = link->connection().connect_error();
     if (!error.empty()) {
       lock.unlock();
       return on_link_lost(link, Error(ErrorCode::kUnavailable, error));
     }
+    stream_up_ = true;
   }
-  const bool receive = readable && receiver_ != Receiver::kCaller;
-  if (receive) {
-    receiver_ = Receiver::kLoop;
-    loop_receiving_ = true;
-  }
+  const bool receive = readable && receiver_ == Receiver::kLoop;
+  loop_receiving_ = receive;
   lock.unlock();
 
-  if (writable || link->has_queued()) flush(link);
+  if (writable) flush(link);
   if (receive) receive_on_loop(link);
 
   lock.lock();
-  if (receive) loop_receiving_ = false;
+  loop_receiving_ = false;
   if (link_.get() != link.get()) return;
-  if (receiver_ == Receiver::kLoop || link->blocked()) arm(lock);
+  update_interest();
+  // Callers that were answered above and called again have left their frames for us.
+  const bool left = state_ == State::kConnected && (deferred_ || link->has_queued());
+  deferred_ = false;
+  lock.unlock();
+  if (left) flush(link);
 }
 
 void Peer::receive_on_loop(const detail::Ref<Link>& link) {
   for (int i = 0; i < kLoopReceives; ++i) {
-    if (!receive_once(link)) return;
-    if (!link->within_frame()) break;  // the loop hears of the rest
+    if (!receive_once(link) || !link->within_frame()) return;
   }
-  Lock lock(mutex_);
-  deferred_ = false;
-  lock.unlock();
-  if (link->has_queued()) flush(link);
 }
 
 void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
@@ -589,7 +604,7 @@ void Peer::on_time(base::Time now) {
                                  heartbeat_.silence(now) / std::chrono::milliseconds(1)));
         break;
     }
-    if (ping && receiver_ == Receiver::kNobody) arm(lock);
+    if (ping && receiver_ == Receiver::kNobody) let_loop_receive();
   }
   lock.unlock();
 
@@ -624,7 +639,6 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
   deferred_ = false;
   // The caller that receives on the lost link notices by itself; the role is free for the next link.
   receiver_ = Receiver::kNobody;
-  armed_ = false;
   if (!was_connected) backoff_.on_failure(now);
   last_failure_ = why.message();
   std::vector<Call*> calls = calls_.take_all();

@@ -100,8 +100,9 @@ class Peer final : public detail::RefCounted {
   void take_frames(const detail::Ref<Link>& link);
   void on_reply(wire::Frame& frame);
   void settle_reply(Call& call, wire::Frame& frame);
-  void pass_on_receiving(Lock& lock, const detail::Ref<Link>& link);
-  void arm(Lock& lock);
+  void pass_on_receiving(const detail::Ref<Link>& link);
+  void let_loop_receive();
+  void update_interest();
 
   // The loop's side.
   void on_event(bool readable, bool writable);
@@ -141,7 +142,8 @@ class Peer final : public detail::RefCounted {
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
   Receiver receiver_ = Receiver::kNobody;
-  bool armed_ = false;         // an event of the descriptor reaches the loop
+  bool stream_up_ = false;      // the transport has connected; the hello may be on its way
+  uint32_t interest_ = 0;       // what the loop watches the descriptor for
   bool loop_receiving_ = false;
   std::vector<Call*> waiters_;  // callers that sleep while another one receives
   size_t listeners_ = 0;        // calls with continuations

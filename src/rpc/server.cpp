@@ -42,8 +42,13 @@ LatencySummary summarize(const observe::Histogram& histogram) {
 
 namespace {
 
-// Set while this thread leads a server and may batch the replies of one link.
-thread_local const ServingLink* batching = nullptr;
+// What the serving code on this thread may do.
+struct Role {
+  bool leads = false;
+  // The replies of this link are sent together at the end of the batch.
+  const ServingLink* batching = nullptr;
+};
+thread_local Role role;
 
 }  // namespace
 
@@ -106,7 +111,7 @@ void Server::on_reply_blocked(ServingLink& link) {
   poller_.change(link.link().descriptor(), Poller::kReadable | Poller::kWritable, link.token);
 }
 
-bool Server::flushes_later(ServingLink& link) const { return batching == &link; }
+bool Server::flushes_later(ServingLink& link) const { return role.batching == &link; }
 
 void Server::finish_sending(base::Duration patience) {
   std::vector<detail::Ref<ServingLink>> links;
@@ -224,7 +229,7 @@ bool Server::receive_and_serve(ServingLink& link) {
 }
 
 bool Server::serve_frames(ServingLink& link) {
-  batching = &link;
+  role = {true, &link};
   runtime_->pulse.touch();
   try {
     while (!link.lost && link.link().next_frame()) {
@@ -232,7 +237,7 @@ bool Server::serve_frames(ServingLink& link) {
       switch (header.kind) {
         case wire::FrameKind::kCall:
           if (!serve_call(link)) {
-            batching = nullptr;
+            role = {};
             return false;
           }
           break;
@@ -254,7 +259,7 @@ bool Server::serve_frames(ServingLink& link) {
   } catch (const Error& error) {
     drop(link, error.message(), true);
   }
-  batching = nullptr;
+  role = {};
   if (!link.lost) {
     link.flush();
     if (link.link().unsent_bytes() > kUnsentRepliesBeforePause) update_interest(link);
@@ -307,19 +312,21 @@ bool Server::serve_call(ServingLink& link) {
 bool Server::run_here(IncomingCall& call, wire::Frame& frame,
                       std::span<const std::byte> arguments) {
   detail::Ref<ServingLink> link = current_;
+  // A reply that no other can join goes out before this thread tidies up after the call.
+  role.batching = link->link().within_frame() ? link.get() : nullptr;
   call.run(arguments, frame.tensors);
   if (!call.in_user_code() || crew_->leave_user_code()) return true;
-  batching = nullptr;
+  role = {};
   link->flush();  // the reply was left for the leader, which this thread no longer is
   return false;
 }
 
 void Server::on_user_code(IncomingCall& call) {
-  if (batching == nullptr) return;  // from the backlog: this thread does not lead
+  if (!role.leads) return;  // from the backlog
   crew_->enter_user_code();
   if (counters_of(call.function()).typical_ns.load(std::memory_order_relaxed) > kWorthAHandOver &&
       crew_->running() + 1 < crew_->limit()) {
-    batching = nullptr;
+    role.batching = nullptr;
     crew_->give_up_lead();
   }
 }

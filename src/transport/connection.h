@@ -7,6 +7,7 @@
 
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -20,14 +21,19 @@ struct IoResult {
   std::string why = {};  // for kClosed: "closed by peer", or the system's error text
 };
 
-/// One end of a byte stream. send() and receive() never block and may run at the same time on two
-/// threads, each on at most one; close_both_ways() may run at any time on any thread.
+/// A receive that waits looks up this often, so that its thread notices what else has happened.
+inline constexpr auto kLongestReceive = std::chrono::milliseconds(100);
+
+/// One end of a byte stream. send() and receive() never block; one thread may send while another
+/// one receives; close_both_ways() may run at any time on any thread.
 class Connection {
  public:
   virtual ~Connection() = default;
 
   virtual IoResult send(const iovec* pieces, int count) = 0;
   virtual IoResult receive(void* to, size_t size) = 0;
+  /// Waits for bytes, at most kLongestReceive; kWouldBlock if none came.
+  virtual IoResult wait_and_receive(void* to, size_t size) = 0;
 
   /// Both ends get kClosed from now on, after what was received already; waits on the
   /// descriptor end.

@@ -28,7 +28,6 @@ class Poller {
     kNothing = 0,
     kReadable = EPOLLIN | EPOLLRDHUP,
     kWritable = EPOLLOUT,
-    kOnce = EPOLLONESHOT,  // no further event until change() is called
   };
 
   /// Throws kLimitExceeded when the process has no descriptor left.

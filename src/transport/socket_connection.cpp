@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "transport/socket_connection.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include <cerrno>
 #include <cstring>
@@ -31,9 +33,25 @@ IoResult SocketConnection::send(const iovec* pieces, int count) {
   }
 }
 
+// Sending and receiving say MSG_DONTWAIT themselves, so the socket may be in blocking mode for the
+// one call that waits; its limit is set once.
+SocketConnection::SocketConnection(Descriptor socket, std::string remote)
+    : socket_(std::move(socket)), remote_(std::move(remote)) {
+  const timeval limit{0, std::chrono::microseconds(kLongestReceive).count()};
+  setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+}
+
 IoResult SocketConnection::receive(void* to, size_t size) {
+  return receive_with(to, size, MSG_DONTWAIT);
+}
+
+IoResult SocketConnection::wait_and_receive(void* to, size_t size) {
+  return receive_with(to, size, 0);
+}
+
+IoResult SocketConnection::receive_with(void* to, size_t size, int flags) {
   for (;;) {
-    const ssize_t n = ::recv(socket_.get(), to, size, MSG_DONTWAIT);
+    const ssize_t n = ::recv(socket_.get(), to, size, flags);
     if (n > 0) return {IoResult::Status::kDone, static_cast<size_t>(n)};
     if (n == 0) return {IoResult::Status::kClosed, 0, "closed by peer"};
     if (errno != EINTR) return failed();
@@ -47,7 +65,10 @@ std::string SocketConnection::connect_error() {
   int error = 0;
   socklen_t size = sizeof error;
   if (getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
-  return error == 0 ? std::string() : strerror(error);
+  if (error != 0) return strerror(error);
+  const int flags = fcntl(socket_.get(), F_GETFL);
+  fcntl(socket_.get(), F_SETFL, flags & ~O_NONBLOCK);
+  return {};
 }
 
 }  // namespace weft::transport

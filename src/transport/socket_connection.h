@@ -12,11 +12,12 @@ namespace weft::transport {
 
 class SocketConnection : public Connection {
  public:
-  SocketConnection(Descriptor socket, std::string remote)
-      : socket_(std::move(socket)), remote_(std::move(remote)) {}
+  /// `socket` is in blocking mode, or becomes so in connect_error().
+  SocketConnection(Descriptor socket, std::string remote);
 
   IoResult send(const iovec* pieces, int count) override;
   IoResult receive(void* to, size_t size) override;
+  IoResult wait_and_receive(void* to, size_t size) override;
   void close_both_ways() override;
   void finish_sending() override;
   int descriptor() const override { return socket_.get(); }
@@ -24,6 +25,8 @@ class SocketConnection : public Connection {
   std::string remote_address() const override { return remote_; }
 
  private:
+  IoResult receive_with(void* to, size_t size, int flags);
+
   Descriptor socket_;
   std::string remote_;
 };

@@ -219,7 +219,7 @@ class LoopbackTransport final : public Transport {
       if (found == network_->listeners.end()) {
         throw Error(ErrorCode::kUnavailable, fmt::format("nobody listens on {}", address));
       }
-      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
         throw Error(ErrorCode::kUnavailable, fmt::format("no socket pair: {}", strerror(errno)));
       }
       ours = Descriptor(pair[0]);

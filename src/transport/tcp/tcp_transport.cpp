@@ -47,7 +47,7 @@ class TcpListener final : public Listener {
     TcpAddress from;
     from.size = sizeof from.storage;
     const int fd = accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.size,
-                           SOCK_NONBLOCK | SOCK_CLOEXEC);
+                           SOCK_CLOEXEC);
     if (fd >= 0) {
       set_options(fd);
       return {Accepted::Status::kConnection,

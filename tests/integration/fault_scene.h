@@ -1,0 +1,98 @@
+// What the scenarios of the fault tests are played with: functions to call, faults to cause, and
+// the outcome and time that must follow.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "support/scenario.h"
+#include "weft/rpc.h"
+
+namespace weft::test {
+
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+
+/// Bounds are those of a plain build; sanitizers take their share.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int kSlowness = 10;
+#else
+inline constexpr int kSlowness = 1;
+#endif
+
+/// "worker0", "worker1", ...
+std::string worker(int rank);
+
+/// Options under which silence is noticed in tenths of a second.
+Options impatient();
+
+/// What ranks other than 0 do while rank 0 runs the scene: they serve until it is over.
+int serve();
+/// What rank 0 does at the end: everybody shuts down gracefully.
+int end_scene();
+
+/// How a call ended and how long that took.
+struct Ending {
+  std::optional<Error> error;  // nothing: it returned
+  std::chrono::nanoseconds took{};
+};
+
+template <typename Call>
+Ending ending_of(const Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  Ending ending;
+  try {
+    call();
+  } catch (const Error& error) {
+    ending.error = error;
+  }
+  ending.took = std::chrono::steady_clock::now() - start;
+  return ending;
+}
+
+struct Expected {
+  ErrorCode code;
+  bool may_have_run;
+  milliseconds after = 0ms;
+  milliseconds within;
+  std::vector<std::string> names = {};  // parts of the message
+};
+
+/// Inside a scenario: fails the worker, printing the ending, unless it is as expected.
+void require_ending(const Ending& ending, const Expected& expected,
+                    std::source_location where = std::source_location::current());
+void require_success(const Ending& ending, milliseconds within,
+                     std::source_location where = std::source_location::current());
+
+// Functions to call.
+
+pid_t process_id();
+int64_t echo(int64_t value);
+/// Waits, in a way Weft knows nothing of and whether or not it is cancelled, for let_go().
+int64_t hold(int64_t value);
+int64_t held();  // how many wait there now
+void let_go();
+/// Takes a tensor and counts; the count tells which calls ran.
+void swallow(at::Tensor tensor);
+int64_t swallowed();
+
+// Faults, and what can be seen of a process.
+
+/// Returns when every thread of the process has stopped.
+void freeze(pid_t process);
+void thaw(pid_t process);
+/// Shuts every TCP connection of this process down, behind the back of its owners.
+void break_connections();
+/// The port on which this process listens.
+int listening_port();
+size_t resident_bytes(pid_t process);
+
+}  // namespace weft::test
