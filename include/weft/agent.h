@@ -101,7 +101,7 @@ class Agent {
   }
   /// An encoded value, so that the code that meets others is not a template.
   struct Part {
-    std::vector<char> bytes;
+    std::vector<uint8_t> bytes;
     std::vector<at::Tensor> tensors;
   };
   std::map<std::string, Part> gather(const Encoder& mine, const std::vector<std::string>& workers,

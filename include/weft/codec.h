@@ -109,6 +109,8 @@ class Decoder {
   bool boolean();
   /// A count of elements of at least `bytes_each` bytes, so no more than there are bytes for.
   size_t length(size_t bytes_each);
+  /// A count of elements that are at least a byte or a tensor each.
+  size_t sequence_length();
   at::Tensor tensor();
   size_t remaining() const { return static_cast<size_t>(end_ - at_); }
   std::span<const std::byte> rest() const { return {at_, end_}; }
@@ -174,7 +176,8 @@ void TypeDescription::type() {
 namespace detail {
 
 template <typename T>
-concept PlainNumber = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+concept PlainNumber = std::is_arithmetic_v<T> && !std::is_same_v<T, bool> &&
+                      !std::is_same_v<T, long double>;  // has two formats of the same size
 
 template <typename T>
 concept PlainAggregate =
@@ -182,8 +185,10 @@ concept PlainAggregate =
 
 template <typename T>
 constexpr const char* number_name() {
-  if constexpr (std::is_floating_point_v<T>) {
-    return sizeof(T) == 4 ? "f4" : sizeof(T) == 8 ? "f8" : "f16";
+  if constexpr (std::is_same_v<T, char>) {
+    return "c";  // signed on some machines, unsigned on others
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return sizeof(T) == 4 ? "f4" : "f8";
   } else if constexpr (std::is_signed_v<T>) {
     return sizeof(T) == 1 ? "i1" : sizeof(T) == 2 ? "i2" : sizeof(T) == 4 ? "i4" : "i8";
   } else {
@@ -204,7 +209,7 @@ struct SequenceCodec {
   static Container decode(Decoder& in) {
     Decoder::Nesting nesting(in);
     Container values;
-    for (size_t left = in.length(1); left > 0; --left) {
+    for (size_t left = in.sequence_length(); left > 0; --left) {
       values.insert(values.end(), Codec<Element>::decode(in));
     }
     return values;
@@ -298,6 +303,7 @@ struct Codec<std::optional<T>> {
 template <typename... Ts>
 struct Codec<std::variant<Ts...>> {
   using Value = std::variant<Ts...>;
+  static_assert(sizeof...(Ts) <= 256, "the index of a variant travels in one byte");
   static void encode(Encoder& out, const Value& value) {
     out.scalar(static_cast<uint8_t>(value.index()));
     std::visit(

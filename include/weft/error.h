@@ -40,8 +40,9 @@ class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
 
-  /// The same error, saying that the call cannot have run (it never left this worker).
+  /// The same error, saying whether the function may have run where the code alone does not.
   Error before_sending() const;
+  Error after_sending() const;
 
   /// An error thrown by a function on `worker`: `type` is the demangled exception type.
   static Error remote(std::string worker, std::string type, std::string text);

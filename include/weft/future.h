@@ -73,8 +73,13 @@ class Future {
   /// False if there is no outcome after `limit`; the call goes on.
   template <typename Rep, typename Period>
   bool wait_for(std::chrono::duration<Rep, Period> limit) const {
-    return state().wait_until(std::chrono::steady_clock::now() +
-                              std::chrono::duration_cast<std::chrono::nanoseconds>(limit));
+    using std::chrono::nanoseconds;
+    const auto now = std::chrono::steady_clock::now();
+    const auto most = detail::SteadyTime::max() - now;
+    const bool endless = std::chrono::duration<double>(limit) > std::chrono::duration<double>(most);
+    return state().wait_until(
+        endless ? std::nullopt
+                : std::optional(now + std::chrono::duration_cast<nanoseconds>(limit)));
   }
 
   bool ready() const { return state().ready(); }
@@ -86,8 +91,8 @@ class Future {
   }
 
   /// A future of f(value); f may return a future itself. An error skips f and is passed on; what f
-  /// throws becomes the new future's outcome. f runs on the thread that settles this future, or
-  /// here if it is settled; it may block.
+  /// throws becomes the new future's outcome. For a call f runs on a thread of the agent's, else on
+  /// the one that settles this future, or here if it is settled; it may block.
   template <typename F>
   auto then(F f) const
       -> Future<typename detail::Unwrapped<typename detail::ContinuationResult<F, T>::type>::type>;

@@ -13,6 +13,11 @@ namespace weft::base {
 using Time = std::chrono::steady_clock::time_point;
 using Duration = std::chrono::nanoseconds;
 
+/// `after` later than `from`, or the end of time if that is beyond it.
+inline Time later(Time from, Duration after) {
+  return after > Time::max() - from ? Time::max() : from + after;
+}
+
 class Clock {
  public:
   virtual ~Clock() = default;

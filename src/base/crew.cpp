@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/thread_name.h"
+#include "weft/error.h"
 
 namespace weft::base {
 
@@ -46,16 +47,29 @@ namespace {
 thread_local void* this_member = nullptr;
 }
 
-Crew::Crew(std::string name, Limits limits, CrewLoop& loop, std::weak_ptr<void> keepalive)
-    : name_(std::move(name)), limits_(limits), loop_(loop), keepalive_(std::move(keepalive)) {}
+Crew::Crew(std::string name, Limits limits, CrewLoop& loop, Pulse& pulse,
+           std::weak_ptr<void> keepalive)
+    : name_(std::move(name)),
+      limits_(limits),
+      loop_(loop),
+      pulse_(pulse),
+      keepalive_(std::move(keepalive)) {}
 
-void Crew::start() { spawn(Duty::kLead); }
+void Crew::start() {
+  if (!spawn(Duty::kLead)) throw Error(ErrorCode::kLimitExceeded, "cannot start a thread for " + name_);
+}
 
 void Crew::enter_user_code() {
   auto& me = *static_cast<Member*>(this_member);
   const uint64_t sequence = (word_.load(std::memory_order_relaxed) >> 2) + 1;
   me.sequence = sequence;
   word_.store(word(sequence, kUserCode), std::memory_order_release);
+  pulse_.touch();  // which watches how long it takes
+}
+
+bool Crew::still_leads() const {
+  auto* me = static_cast<Member*>(this_member);
+  return me && word_.load(std::memory_order_acquire) == word(me->sequence, kUserCode);
 }
 
 bool Crew::leave_user_code() {
@@ -92,6 +106,15 @@ void Crew::on_tick() {
   if (now == word_at_last_tick_ && (now & 3) == kUserCode) take_lead_from(now);
   word_at_last_tick_ = now;
   if (loop_.backlog_starves()) assign(Duty::kHelp);
+  bool vacant;
+  {
+    std::lock_guard lock(mutex_);
+    vacant = std::exchange(lead_unassigned_, false);
+  }
+  if (vacant) {
+    pulse_.touch();
+    assign(Duty::kLead);
+  }
 }
 
 void Crew::call_for_help() {
@@ -119,17 +142,19 @@ void Crew::assign(Duty duty) {
   spawn(duty);
 }
 
-void Crew::spawn(Duty duty) {
+bool Crew::spawn(Duty duty) {
   alive_.fetch_add(1, std::memory_order_relaxed);
   try {
     std::thread([self = shared_from_this(), keepalive = keepalive_.lock(), duty] {
       self->thread_main(duty);
     }).detach();
+    return true;
   } catch (const std::system_error& error) {
     alive_.fetch_sub(1, std::memory_order_relaxed);
     log(LogLevel::kError, name_, std::string("cannot start a thread: ") + error.what());
     std::lock_guard lock(mutex_);
     if (duty == Duty::kLead) lead_unassigned_ = true;
+    return false;
   }
 }
 

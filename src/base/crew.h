@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/pulse.h"
 #include "weft/detail/ambient.h"
 
 namespace weft::base {
@@ -47,8 +48,10 @@ class Crew : public std::enable_shared_from_this<Crew> {
   };
 
   /// `keepalive` is held by every thread: what user code may still touch after stop() gave up on it.
-  Crew(std::string name, Limits limits, CrewLoop& loop, std::weak_ptr<void> keepalive);
+  Crew(std::string name, Limits limits, CrewLoop& loop, Pulse& pulse,
+       std::weak_ptr<void> keepalive);
 
+  /// Throws kLimitExceeded if no thread can be started.
   void start();
   /// Ends the threads; those still in user code after `patience` are left to end by themselves.
   /// False if there were such.
@@ -59,6 +62,8 @@ class Crew : public std::enable_shared_from_this<Crew> {
   void enter_user_code();
   /// False: somebody else leads now; return from lead() without touching the loop's state.
   bool leave_user_code();
+  /// Inside user code that was entered as leader: whether this thread leads still.
+  bool still_leads() const;
   /// Gives the lead away at once, for user code that is known to take long.
   void give_up_lead();
 
@@ -82,7 +87,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
 
   bool take_lead_from(uint64_t seen);
   void assign(Duty duty);
-  void spawn(Duty duty);
+  bool spawn(Duty duty);
   void thread_main(Duty duty);
   void take_turn(Member& me, Duty duty);
   Duty stand_by(Member& me);
@@ -91,6 +96,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
   const std::string name_;
   const Limits limits_;
   CrewLoop& loop_;
+  Pulse& pulse_;
   std::weak_ptr<void> keepalive_;
 
   std::atomic<uint64_t> word_{word(0, kVacant)};

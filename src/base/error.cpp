@@ -74,6 +74,12 @@ Error Error::before_sending() const {
   return Error(std::shared_ptr<const Detail>(std::move(detail)));
 }
 
+Error Error::after_sending() const {
+  auto detail = std::make_shared<Detail>(*detail_);
+  detail->may_have_run = true;
+  return Error(std::shared_ptr<const Detail>(std::move(detail)));
+}
+
 Error Error::remote(std::string worker, std::string type, std::string text) {
   std::string message = type + " on " + worker + ": " + text;
   std::string what = std::string(weft::name(ErrorCode::kRemoteError)) + ": " + message;

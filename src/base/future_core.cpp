@@ -37,21 +37,25 @@ bool FutureCore::has_continuations() const noexcept {
 bool FutureCore::wait_until(std::optional<SteadyTime> until) {
   if (ready()) return true;
   BlockingRegion region;
-  return sleep_until(until);
+  for (;;) {
+    mark_sleeper();
+    if (sleep_if_marked(until)) return true;
+    if (until && std::chrono::steady_clock::now() >= *until) return ready();
+  }
 }
 
-bool FutureCore::sleep_until(std::optional<SteadyTime> until) {
+void FutureCore::mark_sleeper() noexcept {
+  uint32_t expected = kPending;
+  status_.compare_exchange_strong(expected, kPendingWithSleepers, std::memory_order_acq_rel);
+}
+
+bool FutureCore::sleep_if_marked(std::optional<SteadyTime> until) {
   for (;;) {
-    uint32_t status = status_.load(std::memory_order_acquire);
+    const uint32_t status = status_.load(std::memory_order_acquire);
     if (status >= kValue) return true;
+    if (status == kPending) return false;
     if (until && std::chrono::steady_clock::now() >= *until) return false;
-    if (status == kPending &&
-        !status_.compare_exchange_weak(status, kPendingWithSleepers, std::memory_order_acq_rel)) {
-      continue;
-    }
     base::futex_wait(status_, kPendingWithSleepers, until);
-    // A nudge that is no outcome ends the sleep too: the caller looks at what changed.
-    if (status_.load(std::memory_order_acquire) == kPending) return false;
   }
 }
 

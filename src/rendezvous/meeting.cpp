@@ -104,6 +104,7 @@ Group meet(const Invitation& invitation, const Member& self) {
       group.members.push_back({{card.name, rank}, card.address, card.incarnation});
     }
   } catch (const Error&) {
+    forget_use(invitation);
     throw;
   } catch (const std::exception& error) {
     std::string missing;
@@ -112,6 +113,12 @@ Group meet(const Invitation& invitation, const Member& self) {
     } catch (const std::exception&) {
       missing = "unknown, the store is gone";
     }
+    try {
+      store.deleteKey(key_of(meeting, invitation.rank));  // nobody is to find our address any more
+    } catch (const std::exception&) {
+      // Then the next attempt's card replaces it.
+    }
+    forget_use(invitation);
     throw Error(ErrorCode::kUnavailable,
                 fmt::format("the group of {} at {} did not form within {} ms; missing ranks: {} ({})",
                             invitation.world_size, invitation.method, invitation.timeout.count(),

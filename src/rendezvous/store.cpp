@@ -70,19 +70,30 @@ c10::intrusive_ptr<c10d::Store> open_by_method(const Invitation& invitation) {
               fmt::format("env://, tcp://host:port or file:///path wanted: \"{}\"", method));
 }
 
+// Leaked: the rank that hosts a store hosts it until its process ends.
+using StoreKey = std::pair<std::string, int>;
+std::mutex mutex;
+std::map<StoreKey, OpenStore>& stores() {
+  static auto* leaked = new std::map<StoreKey, OpenStore>;
+  return *leaked;
+}
+
+StoreKey key_of(const Invitation& invitation) {
+  std::string method = invitation.method;
+  if (method.starts_with("env://")) {
+    method += environment("MASTER_ADDR") + ":" + environment("MASTER_PORT");
+  }
+  return {method, invitation.rank};
+}
+
 }  // namespace
 
 OpenStore open_store(const Invitation& invitation) {
-  static std::mutex mutex;
-  static auto* stores = new std::map<std::pair<std::string, int>, OpenStore>;
-  std::string key = invitation.method;
-  if (key.starts_with("env://")) {
-    key += environment("MASTER_ADDR") + ":" + environment("MASTER_PORT");
-  }
+  const StoreKey key = key_of(invitation);
   {
     std::lock_guard lock(mutex);
-    auto found = stores->find({key, invitation.rank});
-    if (found != stores->end()) {
+    auto found = stores().find(key);
+    if (found != stores().end()) {
       ++found->second.earlier_uses;
       return found->second;
     }
@@ -97,7 +108,15 @@ OpenStore open_store(const Invitation& invitation) {
                 fmt::format("cannot open the store of {}: {}", invitation.method, error.what()));
   }
   std::lock_guard lock(mutex);
-  return stores->try_emplace({key, invitation.rank}, opened).first->second;
+  return stores().try_emplace(key, opened).first->second;
+}
+
+void forget_use(const Invitation& invitation) {
+  std::lock_guard lock(mutex);
+  auto found = stores().find(key_of(invitation));
+  if (found == stores().end()) return;
+  // A store that could not be used is opened anew.
+  if (found->second.earlier_uses-- == 0) stores().erase(found);
 }
 
 }  // namespace weft::rendezvous

@@ -19,5 +19,7 @@ struct OpenStore {
 
 /// Throws kInvalidArgument for an unknown method, kUnavailable when the store cannot be reached.
 OpenStore open_store(const Invitation& invitation);
+/// The group did not form: the next attempt meets where this one did.
+void forget_use(const Invitation& invitation);
 
 }  // namespace weft::rendezvous

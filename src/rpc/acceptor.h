@@ -29,6 +29,8 @@ class Acceptor final : public IoClient, public std::enable_shared_from_this<Acce
   void start();
   /// No further connection is accepted.
   void stop();
+  /// After the loop ended: closes those that were about to say hello.
+  void close_guests() { guests_.clear(); }
 
   // IoClient:
   void on_event(bool readable, bool writable) override;

@@ -43,14 +43,13 @@ std::string listen_address(const Options& options) {
                         : from_environment       ? from_environment
                                                  : "127.0.0.1";
   const bool bare_v6 = address.find(':') != address.rfind(':') && address.front() != '[';
-  if (bare_v6) return "[" + address + "]:0";
+  if (bare_v6) address = "[" + address + "]";
   const bool has_port = address.rfind(':') != std::string::npos && address.back() != ']';
   address = has_port ? address : address + ":0";
   if (transport::TcpAddress::parse(address).is_any()) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("options.address is what others connect to; name an interface, not "
-                            "\"{}\"",
-                            options.address));
+                fmt::format("the address is what others connect to; name an interface, not \"{}\"",
+                            address));
   }
   return address;
 }
@@ -110,9 +109,13 @@ std::map<std::string, Agent::Part> Agent::gather(const Encoder& mine,
                                                  const std::vector<std::string>& workers,
                                                  Timeout timeout) {
   rpc::GatheredPart part;
-  const auto* data = reinterpret_cast<const char*>(mine.payload().data());
+  const auto* data = reinterpret_cast<const uint8_t*>(mine.payload().data());
   part.bytes.assign(data, data + mine.payload().size());
-  for (const auto& tensor : mine.tensors()) part.tensors.push_back(tensor.keep);
+  for (size_t i = 0; i < mine.tensors().size(); ++i) {
+    const at::Tensor& tensor = mine.tensors()[i].keep;
+    part.tensors.push_back(tensor);
+    if (tensor.defined() && tensor.is_sparse()) i += 2;  // its indices and values follow it
+  }
   std::map<std::string, Part> all;
   for (auto& [name, gathered] : core_->gather(std::move(part), workers, timeout)) {
     all[name] = {std::move(gathered.bytes), std::move(gathered.tensors)};

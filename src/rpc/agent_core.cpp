@@ -17,11 +17,7 @@ namespace {
 constexpr auto kReplyPatience = std::chrono::seconds(1);
 constexpr auto kHandlerPatience = std::chrono::seconds(1);
 constexpr auto kProbeInterval = std::chrono::milliseconds(1000);
-
-bool peer_is_gone(const Error& error) {
-  return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kOutcomeUnknown ||
-         error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kUnauthenticated;
-}
+constexpr auto kReportTimeout = std::chrono::seconds(5);
 
 // A call that this agent makes for itself.
 template <auto F, typename... Args>
@@ -49,7 +45,12 @@ std::shared_ptr<AgentCore> AgentCore::start(Group group, Options options,
   register_reserved_functions();
   std::shared_ptr<AgentCore> core(new AgentCore(std::move(group), std::move(options),
                                                 std::move(clock), std::move(transport)));
-  core->begin(std::move(listener));
+  try {
+    core->begin(std::move(listener));
+  } catch (...) {
+    core->shutdown_now(base::Duration(0));
+    throw;
+  }
   return core;
 }
 
@@ -66,8 +67,10 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   server_limits.running = std::max<size_t>(1, runtime_->options.handler_threads);
   server_limits.threads = runtime_->options.max_handler_threads;
   server_limits.standing_by = std::max<size_t>(2, std::min<size_t>(16, server_limits.running));
-  io_crew_ = std::make_shared<base::Crew>("weft-io", io_limits, runtime_->io, weak_from_this());
-  server_crew_ = std::make_shared<base::Crew>("weft-serve", server_limits, *server_, weak_from_this());
+  io_crew_ = std::make_shared<base::Crew>("weft-io", io_limits, runtime_->io, runtime_->pulse,
+                                          weak_from_this());
+  server_crew_ = std::make_shared<base::Crew>("weft-serve", server_limits, *server_, runtime_->pulse,
+                                              weak_from_this());
   runtime_->io.set_crew(*io_crew_);
   server_->set_crew(*server_crew_);
   runtime_->pulse.add([this] { on_tick(); });
@@ -136,7 +139,7 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
   }
   CallTerms terms;
   terms.caller_waits = caller_waits;
-  if (timeout.count() > 0) terms.deadline = runtime_->clock->now() + timeout;
+  if (timeout.count() > 0) terms.deadline = base::later(runtime_->clock->now(), timeout);
   IncomingCall* parent = IncomingCall::current();
   if (parent && &parent->server().agent() != this) parent = nullptr;
   if (parent) {
@@ -251,11 +254,12 @@ void AgentCore::probe_missing() {
       }
       for (const int rank : missing) {
         if (rank == self->runtime_->self().info.id) continue;
-        auto probe = call<sys_alive>(*self, rank, std::chrono::seconds(10));
+        auto probe = call<sys_alive>(*self, rank, std::chrono::seconds(10),
+                                     int32_t{self->runtime_->self().info.id});
         probe.on_ready([weak = std::weak_ptr(self), rank](const Future<void>& done) {
           const auto error = done.error();
           auto core = weak.lock();
-          if (!core || !error || !peer_is_gone(*error)) return;
+          if (!core || !error || error->code() != ErrorCode::kUnavailable) return;
           std::lock_guard lock(core->meeting_mutex_);
           core->termination_.on_dead(rank);
         });
@@ -267,9 +271,14 @@ void AgentCore::probe_missing() {
   }).detach();
 }
 
+// Whoever asks coordinates, so he lives, whatever we believed; of several the first does.
+void AgentCore::on_probe(int coordinator) {
+  std::lock_guard lock(meeting_mutex_);
+  termination_.on_alive(coordinator);
+}
+
 Termination::Verdict AgentCore::wait_for_group() {
   std::chrono::microseconds pause(100);
-  std::optional<base::Time> unreachable_since;
   while (!stopping_.load(std::memory_order_acquire)) {
     const Idleness now = idleness();
     if (!now.idle) {
@@ -280,17 +289,18 @@ Termination::Verdict AgentCore::wait_for_group() {
     pause = std::chrono::microseconds(100);
     const int rank = coordinator();
     try {
+      // Limited, so that a change of coordinator is noticed.
       const Termination::Verdict verdict =
-          call<sys_report>(*this, rank, Timeout(0), int32_t{runtime_->self().info.id}, now.idle,
+          call<sys_report>(*this, rank, kReportTimeout, int32_t{runtime_->self().info.id}, now.idle,
                            now.activity)
               .wait();
       if (verdict.finished) return verdict;
-      unreachable_since.reset();
     } catch (const Error& error) {
-      if (!peer_is_gone(error)) break;
-      const base::Time at = std::chrono::steady_clock::now();
-      if (!unreachable_since) unreachable_since = at;
-      if (at - *unreachable_since > runtime_->options.shutdown_timeout) break;
+      if (error.code() == ErrorCode::kShuttingDown) break;
+      if (error.code() != ErrorCode::kUnavailable) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;  // late, or the connection broke: whether it lives shows when we connect again
+      }
       base::log(LogLevel::kInfo, runtime_->name(),
                 fmt::format("{} is gone: {}", members_[static_cast<size_t>(rank)].name,
                             error.message()));
@@ -303,6 +313,11 @@ Termination::Verdict AgentCore::wait_for_group() {
 }
 
 ShutdownReport AgentCore::shutdown() {
+  if (IncomingCall::current() || detail::BlockingObserver::current()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a graceful shutdown inside a function that serves a call, or in a continuation, would "
+                "wait for itself");
+  }
   std::lock_guard only_one(stop_mutex_);
   if (stopped()) return report_;
   const Termination::Verdict verdict = wait_for_group();
@@ -332,19 +347,29 @@ void AgentCore::shutdown_now(base::Duration patience) {
 // Refuse new, let out what is due, cancel the rest, join.
 void AgentCore::stop(bool let_replies_out, base::Duration patience) {
   stopping_.store(true, std::memory_order_release);
-  acceptor_->stop();
+  if (acceptor_) acceptor_->stop();
   if (let_replies_out) server_->finish_sending(kReplyPatience);
   const Error why(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
   for (auto& peer : peers_) peer->close(why);
-  server_->close_all();
+  if (server_) server_->close_all();
   runtime_->pulse.stop();
-  const bool io_ended = io_crew_->stop(kHandlerPatience);
-  const bool served = server_crew_->stop(patience);
+  const bool io_ended = !io_crew_ || io_crew_->stop(kHandlerPatience);
+  const bool served = !server_crew_ || server_crew_->stop(patience);
+  runtime_->io.finish();
+  if (acceptor_) acceptor_->close_guests();
+  abandon_meetings();
   if (!io_ended || !served) {
     base::log(LogLevel::kWarning, runtime_->name(),
               "shut down while functions were still running; their threads end when they return");
   }
   stopped_.store(true, std::memory_order_release);
+}
+
+// What still waits here holds on to calls, and they to us.
+void AgentCore::abandon_meetings() {
+  std::lock_guard lock(meeting_mutex_);
+  gathering_.abandon_all();
+  termination_ = Termination(static_cast<int>(members_.size()));
 }
 
 // --- looking in ------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ namespace weft::rpc {
 
 /// An encoded value among those that all_gather collects.
 struct GatheredPart {
-  std::vector<char> bytes;
+  std::vector<uint8_t> bytes;
   std::vector<at::Tensor> tensors;
 };
 
@@ -59,6 +59,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   using Parts = std::map<std::string, GatheredPart>;
   Future<Parts> on_gather(std::vector<std::string> set, uint64_t round, std::string who,
                           GatheredPart part);
+  void on_probe(int coordinator);
   std::vector<std::string> who_is_missing(const std::vector<std::string>& set, uint64_t round);
 
   Parts gather(GatheredPart mine, std::vector<std::string> set, Timeout timeout);
@@ -76,6 +77,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   Termination::Verdict wait_for_group();
   int coordinator() const;
   void probe_missing();
+  void abandon_meetings();
   void stop(bool let_replies_out, base::Duration patience);
   [[noreturn]] void refuse(const Destination& to) const;
 

@@ -86,9 +86,7 @@ std::string function_name_from_tag(const char* tag) {
   const bool lambda = name.find("{lambda") != std::string::npos || name.find("$_") != std::string::npos;
   if (!lambda) {
     // Parameters are the signature's business; the first '(' behind the name starts them.
-    size_t from = 0;
-    while (name.compare(from, 20, "(anonymous namespace)") == 0) from += 21;
-    size_t at = name.find('(', from);
+    size_t at = name.find('(');
     while (at != std::string::npos && name.compare(at, 21, "(anonymous namespace)") == 0) {
       at = name.find('(', at + 21);
     }

@@ -24,6 +24,10 @@ class Gathering {
   void on_arrival(const std::vector<std::string>& set, uint64_t round, const std::string& who,
                   Value value, Answer answer) {
     const Key key{set, round};
+    // Earlier rounds of this set were given up by those who are here now.
+    for (auto old = meetings_.lower_bound({set, 0}); old != meetings_.end() && old->first < key;) {
+      old = meetings_.erase(old);
+    }
     Meeting& meeting = meetings_[key];
     meeting.values.insert_or_assign(who, std::move(value));
     meeting.answers[who] = std::move(answer);
@@ -43,8 +47,8 @@ class Gathering {
     return names;
   }
 
-  /// Gives a round up: whoever waits for it is not answered.
-  void abandon(const std::vector<std::string>& set, uint64_t round) { meetings_.erase({set, round}); }
+  /// Gives everything up: whoever waits is not answered.
+  void abandon_all() { meetings_.clear(); }
 
  private:
   using Key = std::pair<std::vector<std::string>, uint64_t>;

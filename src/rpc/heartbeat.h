@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -16,15 +17,23 @@ class Heartbeat {
   };
   enum class Verdict { kFine, kPing, kSuspect, kDead };
 
-  Heartbeat(Times times, base::Time now) : times_(times), heard_(now), pinged_(now) {}
+  Heartbeat(Times times, base::Time now) : times_(times), heard_(now), pinged_(now), asked_(now) {}
 
   void on_received(base::Time now) {
     heard_ = std::max(heard_, now);
     suspected_ = false;
   }
 
-  /// kPing and kSuspect (which is told once) ask for a ping.
+  /// To be called at next() or earlier. kPing and kSuspect (which is told once) ask for a ping.
   Verdict on_time(base::Time now) {
+    const base::Duration since_asked = now - std::exchange(asked_, now);
+    if (since_asked >= times_.suspect_after) {
+      // It was us who stood still (stopped, or starved of CPU), not the peer: its answers may lie
+      // unread. It gets its full time again.
+      heard_ = pinged_ = now;
+      suspected_ = false;
+      return Verdict::kPing;
+    }
     const base::Duration silent = now - heard_;
     if (silent >= times_.dead_after) return Verdict::kDead;
     if (silent >= times_.suspect_after && !suspected_) {
@@ -41,9 +50,10 @@ class Heartbeat {
 
   /// When to ask again.
   base::Time next() const {
-    const base::Time ping = std::max(heard_, pinged_) + times_.interval;
-    const base::Time suspect = suspected_ ? base::Time::max() : heard_ + times_.suspect_after;
-    return std::min({ping, suspect, heard_ + times_.dead_after});
+    const base::Time ping = base::later(std::max(heard_, pinged_), times_.interval);
+    const base::Time suspect =
+        suspected_ ? base::Time::max() : base::later(heard_, times_.suspect_after);
+    return std::min({ping, suspect, base::later(heard_, times_.dead_after)});
   }
   base::Duration silence(base::Time now) const { return now - heard_; }
 
@@ -51,6 +61,7 @@ class Heartbeat {
   Times times_;
   base::Time heard_;
   base::Time pinged_;
+  base::Time asked_;
   bool suspected_ = false;
 };
 

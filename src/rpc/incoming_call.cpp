@@ -8,6 +8,7 @@
 #include <typeinfo>
 
 #include "base/demangle.h"
+#include "rpc/agent_core.h"
 #include "rpc/server.h"
 #include "rpc/serving_link.h"
 
@@ -39,7 +40,8 @@ wire::FailedReply describe(std::exception_ptr error) {
 IncomingCall::IncomingCall(Server& server, detail::Ref<ServingLink> link, uint64_t id,
                            const detail::FunctionEntry& function, const wire::CallPrelude& prelude,
                            base::Time now)
-    : server_(server),
+    : keepalive_(server.agent().shared_from_this()),
+      server_(server),
       link_(std::move(link)),
       id_(id),
       function_(function),
@@ -52,7 +54,7 @@ IncomingCall::IncomingCall(Server& server, detail::Ref<ServingLink> link, uint64
 // An asynchronous function that dropped its promise has answered through kBrokenPromise; this is for
 // a call that was never run.
 IncomingCall::~IncomingCall() {
-  if (claim_reply()) on_answered(true);
+  if (claim_reply()) server_.on_answered(*this, true, time_in_user_code());
   link_->remove(*this);
 }
 
@@ -100,8 +102,9 @@ void IncomingCall::reply(const Encoder& value) {
   if (!claim_reply()) return;
   wire::FrameHeader header{wire::FrameKind::kReply};
   header.id = id_;
+  const base::Duration took = time_in_user_code();
   link_->send_reply(header, value);
-  on_answered(false);
+  server_.on_answered(*this, false, took);
 }
 
 void IncomingCall::fail(std::exception_ptr error) { send_failed(describe(std::move(error))); }
@@ -116,14 +119,13 @@ void IncomingCall::send_failed(const wire::FailedReply& failed) {
   wire::encode_failed(body, failed);
   wire::FrameHeader header{wire::FrameKind::kReply, wire::kFailed};
   header.id = id_;
+  const base::Duration took = time_in_user_code();
   link_->send_reply(header, body);
-  on_answered(true);
+  server_.on_answered(*this, true, took);
 }
 
-void IncomingCall::on_answered(bool failed) {
-  const base::Duration took =
-      in_user_code_ ? server_.runtime().clock->now() - user_code_began_ : base::Duration(0);
-  server_.on_answered(*this, failed, took);
+base::Duration IncomingCall::time_in_user_code() const {
+  return in_user_code_ ? server_.runtime().clock->now() - user_code_began_ : base::Duration(0);
 }
 
 void IncomingCall::cancel() {

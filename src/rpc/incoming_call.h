@@ -20,6 +20,7 @@
 
 namespace weft::rpc {
 
+class AgentCore;
 class Server;
 class ServingLink;
 
@@ -72,8 +73,10 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   ~IncomingCall() override;
   void send_failed(const wire::FailedReply& failed);
   bool claim_reply() { return !answered_.exchange(true, std::memory_order_acq_rel); }
-  void on_answered(bool failed);
+  base::Duration time_in_user_code() const;
 
+  // A function may outlive the agent's other owners: a promise kept by the user answers any time.
+  const std::shared_ptr<AgentCore> keepalive_;
   Server& server_;
   detail::Ref<ServingLink> link_;
   const uint64_t id_;

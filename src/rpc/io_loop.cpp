@@ -52,14 +52,19 @@ void IoLoop::post(detail::Continuation* list) {
   detail::Continuation* end = list;
   size_t count = 1;
   for (; end->next; end = end->next) ++count;
-  unfinished_.fetch_add(count, std::memory_order_acq_rel);
-  bool was_empty;
+  bool was_empty = false;
+  bool run_here;
   {
     std::lock_guard lock(mutex_);
-    was_empty = first_ == nullptr;
-    (was_empty ? first_ : last_->next) = list;
-    last_ = end;
+    run_here = finished_;
+    if (!run_here) {
+      was_empty = first_ == nullptr;
+      (was_empty ? first_ : last_->next) = list;
+      last_ = end;
+      unfinished_.fetch_add(count, std::memory_order_acq_rel);
+    }
   }
+  if (run_here) return detail::run_continuations(list);
   if (was_empty && !on_this_thread()) poller_->wake();
 }
 
@@ -93,6 +98,17 @@ void IoLoop::lead() {
     }
   }
   leading = nullptr;
+}
+
+void IoLoop::finish() {
+  detail::Continuation* left;
+  {
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+    left = std::exchange(first_, nullptr);
+  }
+  detail::run_continuations(left);
+  unfinished_.store(0, std::memory_order_release);
 }
 
 void IoLoop::run_tasks() {

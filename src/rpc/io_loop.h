@@ -63,6 +63,9 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   /// Continuations that are posted and have not returned.
   size_t unfinished() const { return unfinished_.load(std::memory_order_acquire); }
 
+  /// After the crew stopped: runs what was posted, and from now on at once what still is.
+  void finish();
+
   void lead() override;
   void interrupt() override { poller_->wake(); }
 
@@ -85,6 +88,7 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   detail::Continuation* first_ = nullptr;
   detail::Continuation* last_ = nullptr;
   std::atomic<size_t> unfinished_{0};
+  bool finished_ = false;
 };
 
 }  // namespace weft::rpc

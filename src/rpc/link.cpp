@@ -79,6 +79,7 @@ Link::State Link::write_out(std::unique_lock<std::mutex>& lock) {
   while (!writing_out_.empty()) {
     iovec pieces[kPieces];
     const int count = writing_out_.gather(pieces, kPieces);
+    offered_bytes_.store(sent_bytes() + writing_out_.bytes(), std::memory_order_seq_cst);
     IoResult sent = connection_->send(pieces, count);
     if (sent.status == IoResult::Status::kDone) {
       writing_out_.consume(sent.bytes);
@@ -90,6 +91,7 @@ Link::State Link::write_out(std::unique_lock<std::mutex>& lock) {
     why = std::move(sent.why);
     break;
   }
+  offered_bytes_.store(sent_bytes(), std::memory_order_seq_cst);
   lock.lock();
   if (state == State::kBroken && why_broken_.empty()) why_broken_ = std::move(why);
   return state;

@@ -45,6 +45,8 @@ class Link : public detail::RefCounted {
   size_t unsent_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
   /// Bytes that left this process.
   uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_acquire); }
+  /// Bytes that may have left: those that did, and those a thread is handing to the system.
+  uint64_t offered_bytes() const { return offered_bytes_.load(std::memory_order_acquire); }
 
   // Receiving: one thread at a time, its owner sees to that.
 
@@ -83,6 +85,7 @@ class Link : public detail::RefCounted {
   std::atomic<bool> blocked_{false};
   std::atomic<size_t> queued_bytes_{0};
   std::atomic<uint64_t> sent_bytes_{0};
+  std::atomic<uint64_t> offered_bytes_{0};
 
   wire::FrameDecoder decoder_;
   wire::Frame frame_;

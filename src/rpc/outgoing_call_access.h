@@ -19,6 +19,7 @@ struct OutgoingCallAccess {
   static detail::SteadyTime& started(Call& call) { return call.started_; }
   static detail::SteadyTime& deadline(Call& call) { return call.deadline_; }
   static bool sleep(Call& call, std::optional<detail::SteadyTime> until) { return call.sleep(until); }
+  static void mark_sleeper(Call& call) { call.mark(); }
   static void nudge(Call& call) { call.nudge(); }
 };
 

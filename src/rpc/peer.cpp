@@ -24,7 +24,7 @@ constexpr size_t kSentAtOnce = 8;            // calls unanswered below which eac
 constexpr size_t kEnoughToSend = 32 * 1024;  // bytes that are worth a system call of their own
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
 constexpr int kQuietTicksBeforeWatching = 10;
-constexpr int kPollsPerYield = 4;
+constexpr int kPollsPerYield = 8;
 constexpr int kLoopReceives = 64;  // before the loop looks at others again
 
 bool is_reserved(const detail::FunctionEntry& function) { return function.name.starts_with("sys."); }
@@ -85,12 +85,13 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
       !wait_for_room(lock, terms, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
     lock.unlock();
-    return fail(call, closed ? *closed : timeout_error(call, /*sent=*/false));
+    return fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
   }
   try {
     if (state_ == State::kConnected && Access::started(call) - last_received_ > kQuietLink) {
       notice_dead_link(lock);
     }
+    if (state_ == State::kClosed) throw *closed_because_;
     if (state_ == State::kIdle) connect();
   } catch (const Error& error) {
     lock.unlock();
@@ -213,8 +214,11 @@ void Peer::connect() {
   interest_ = Poller::kReadable | Poller::kWritable;
   if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
     state_ = State::kIdle;
+    connect_by_ = base::Time::max();
+    backoff_.on_failure(now);
+    last_failure_ = "no descriptor can be watched any more";
     link_ = {};
-    throw Error(ErrorCode::kUnavailable, "no descriptor can be watched any more");
+    throw Error(ErrorCode::kUnavailable, last_failure_);
   }
   runtime_->io.set_due(*loop_side_, connect_by_);
 }
@@ -267,6 +271,7 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
         link = link_;
         deferred_ = false;
       }
+      Access::mark_sleeper(call);  // under the lock: a nudge from now on is not lost
       lock.unlock();
       if (!region) region.emplace();
       if (link) flush(link);
@@ -300,7 +305,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
       switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
         case Link::State::kFine:
           take_frames(link);
-          if (!future || future->ready()) return;
+          if (!future || future->ready() || SteadyClock::now() >= limit) return;
           try_first = true;
           continue;
         case Link::State::kBroken:
@@ -447,12 +452,20 @@ void Peer::note_settled(Call& call) {
 void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
   if (link_.get() != link.get()) return;
   receiver_ = Receiver::kNobody;
-  if (waiters_.size() == 1) {
-    Access::nudge(*waiters_.front());
-  } else if (!waiters_.empty() || listeners_ > 0) {
+  Call* waiter = nullptr;
+  size_t waiting = 0;
+  for (Call* each : waiters_) {
+    if (each->future().ready()) continue;  // about to leave
+    waiter = each;
+    ++waiting;
+  }
+  if (waiting == 1 && listeners_ == 0) {
+    Access::nudge(*waiter);
+  } else if (waiting > 0 || listeners_ > 0) {
     let_loop_receive();
   } else {
     quiet_ticks_ = 0;  // the pulse looks after what is left
+    runtime_->pulse.touch();
   }
 }
 
@@ -516,7 +529,8 @@ void Peer::on_event(bool readable, bool writable) {
     }
     stream_up_ = true;
   }
-  const bool receive = readable && receiver_ == Receiver::kLoop;
+  const bool receive = readable && receiver_ != Receiver::kCaller;
+  if (receive) receiver_ = Receiver::kLoop;
   loop_receiving_ = receive;
   lock.unlock();
 
@@ -576,14 +590,16 @@ void Peer::update_due() {
 void Peer::on_time(base::Time now) {
   Lock lock(mutex_);
   std::vector<Call*> expired = calls_.take_expired(now);
-  std::vector<bool> sent;
-  for (Call* call : expired) {
-    close_window(*call);
-    sent.push_back(was_sent(*call, link_.get()));
-  }
+  for (Call* call : expired) close_window(*call);
   const detail::Ref<Link> link = link_;
   std::optional<Error> lost;
   bool ping = false;
+  bool suspect = false;
+  // What leaves is taken by somebody: a large frame may keep both sides from saying anything else.
+  if (link && std::exchange(sent_at_last_time_, link->sent_bytes()) != link->sent_bytes()) {
+    heartbeat_.on_received(now);
+  }
+  const base::Duration silence = heartbeat_.silence(now);
   if (state_ == State::kConnecting && now >= connect_by_) {
     lost = Error(ErrorCode::kUnavailable, "no answer within 5 s");
   } else if (state_ == State::kConnected) {
@@ -591,24 +607,26 @@ void Peer::on_time(base::Time now) {
       case Heartbeat::Verdict::kFine:
         break;
       case Heartbeat::Verdict::kSuspect:
-        base::log(LogLevel::kWarning, runtime_->name(),
-                  fmt::format("{} has been silent for {} ms", member_.info.name,
-                              heartbeat_.silence(now) / std::chrono::milliseconds(1)));
+        suspect = true;
         [[fallthrough]];
       case Heartbeat::Verdict::kPing:
         ping = true;
         break;
       case Heartbeat::Verdict::kDead:
         lost = Error(ErrorCode::kPeerLost,
-                     fmt::format("no sign of life for {} ms",
-                                 heartbeat_.silence(now) / std::chrono::milliseconds(1)));
+                     fmt::format("no sign of life for {} ms", silence / std::chrono::milliseconds(1)));
         break;
     }
     if (ping && receiver_ == Receiver::kNobody) let_loop_receive();
   }
   lock.unlock();
 
-  for (size_t i = 0; i < expired.size(); ++i) settle_expired(*expired[i], sent[i]);
+  if (suspect) {
+    base::log(LogLevel::kWarning, runtime_->name(),
+              fmt::format("{} has been silent for {} ms", member_.info.name,
+                          silence / std::chrono::milliseconds(1)));
+  }
+  for (Call* call : expired) settle_expired(*call);
   if (lost) {
     on_link_lost(link, *lost);
   } else if (ping) {
@@ -621,7 +639,7 @@ void Peer::on_time(base::Time now) {
 // --- ends ------------------------------------------------------------------------------------
 
 bool Peer::was_sent(Call& call, const Link* link) const {
-  return link && link->sent_bytes() >= Access::sent_at_byte(call);
+  return link && link->offered_bytes() >= Access::sent_at_byte(call);
 }
 
 void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
@@ -681,39 +699,43 @@ void Peer::close_window(Call& call) {
   if (waiting_for_room_ > 0) room_.notify_all();
 }
 
-Error Peer::timeout_error(Call& call, bool sent) {
-  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(
-      Access::deadline(call) - Access::started(call));
+Error Peer::timeout_error(Call& call, bool queued) {
+  const auto limit =
+      std::chrono::ceil<std::chrono::milliseconds>(Access::deadline(call) - Access::started(call));
   const Error error(ErrorCode::kTimeout,
                     fmt::format("{} on {}: no reply within {} ms{}", Access::function(call)->name,
                                 member_.info.name, limit.count(),
-                                sent ? "" : "; the call never left this worker"));
-  return sent ? error : error.before_sending();
+                                queued ? "" : "; the call waited for room and was not sent"));
+  return queued ? error : error.before_sending();
 }
 
 void Peer::expire(Call& call) {
   Lock lock(mutex_);
   if (calls_.take(Access::id(call)) == nullptr) return;
   close_window(call);
-  const bool sent = was_sent(call, link_.get());
   lock.unlock();
-  settle_expired(call, sent);
+  settle_expired(call);
 }
 
 // The callee is told, so that it need not start, or can stop, what nobody waits for.
-void Peer::settle_expired(Call& call, bool sent) {
+void Peer::settle_expired(Call& call) {
   runtime_->counters.timeouts.add();
   const uint64_t id = Access::id(call);
-  fail(call, timeout_error(call, sent));
+  fail(call, timeout_error(call, /*queued=*/true));
   call.future().release();  // the table's
+  send_cancel(id);
+}
+
+void Peer::send_cancel(uint64_t call_id) {
   Lock lock(mutex_);
-  const detail::Ref<Link> link = state_ == State::kConnected ? link_ : detail::Ref<Link>();
-  lock.unlock();
-  if (!link) return;
+  if (!link_) return;
+  const detail::Ref<Link> link = link_;
   wire::FrameHeader header{wire::FrameKind::kCancel};
-  header.id = id;
+  header.id = call_id;
   link->queue(header);
-  flush(link);
+  const bool connected = state_ == State::kConnected;
+  lock.unlock();
+  if (connected) flush(link);
 }
 
 void Peer::cancel(Call& call) { cancel(Access::id(call)); }
@@ -723,17 +745,12 @@ void Peer::cancel(uint64_t call_id) {
   Call* call = calls_.take(call_id);
   if (!call) return;
   close_window(*call);
-  const detail::Ref<Link> link = state_ == State::kConnected ? link_ : detail::Ref<Link>();
   lock.unlock();
   fail(*call, Error(ErrorCode::kCancelled, fmt::format("{} on {} was cancelled",
                                                        Access::function(*call)->name,
                                                        member_.info.name)));
   call->future().release();  // the table's
-  if (!link) return;
-  wire::FrameHeader header{wire::FrameKind::kCancel};
-  header.id = call_id;
-  link->queue(header);
-  flush(link);
+  send_cancel(call_id);
 }
 
 bool Peer::is_pending(uint64_t call_id) {
@@ -760,7 +777,7 @@ void Peer::close(const Error& why) {
   lock.unlock();
   runtime_->io.remove(token_);
   for (Call* call : calls) {
-    fail(*call, why);
+    fail(*call, was_sent(*call, link.get()) ? why.after_sending() : why);
     call->future().release();  // the table's
   }
 }

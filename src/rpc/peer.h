@@ -117,9 +117,10 @@ class Peer final : public detail::RefCounted {
   void fail(Call& call, const Error& error);
   void note_settled(Call& call);
   void expire(Call& call);
-  void settle_expired(Call& call, bool sent);
+  void settle_expired(Call& call);
+  void send_cancel(uint64_t call_id);
   void close_window(Call& call);
-  Error timeout_error(Call& call, bool sent);
+  Error timeout_error(Call& call, bool queued);
   bool was_sent(Call& call, const Link* link) const;
 
   const std::shared_ptr<Runtime> runtime_;
@@ -139,6 +140,7 @@ class Peer final : public detail::RefCounted {
   Backoff backoff_;
   std::string last_failure_;
   Heartbeat heartbeat_;
+  uint64_t sent_at_last_time_ = 0;
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
   Receiver receiver_ = Receiver::kNobody;

@@ -16,7 +16,7 @@ Future<Termination::Verdict> sys_report(int32_t rank, bool idle, uint64_t activi
   return serving_agent().on_report(rank, idle, activity);
 }
 
-void sys_alive() {}
+void sys_alive(int32_t coordinator) { serving_agent().on_probe(coordinator); }
 
 Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, std::string who,
                                     GatheredPart part) {

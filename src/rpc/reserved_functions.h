@@ -18,7 +18,7 @@ namespace weft::rpc {
 void register_reserved_functions();
 
 Future<Termination::Verdict> sys_report(int32_t rank, bool idle, uint64_t activity);
-void sys_alive();
+void sys_alive(int32_t coordinator);
 Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, std::string who,
                                     GatheredPart part);
 std::vector<std::string> sys_missing(std::vector<std::string> set, uint64_t round);

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -20,10 +21,9 @@ using transport::Poller;
 // to lead costs a tenth of it.
 constexpr int64_t kWorthAHandOver = 50'000;  // ns
 constexpr auto kStarving = std::chrono::milliseconds(20);
-constexpr size_t kUnsentRepliesBeforePause = size_t{64} << 20;
 constexpr int kReceivesPerTurn = 64;
-constexpr int kPollsPerYield = 4;
-constexpr int kPollsPerLook = 16;  // at the other links, while spinning on one
+constexpr int kPollsPerYield = 8;
+constexpr int kPollsPerLook = 32;  // at the other links, while spinning on one
 
 bool is_reserved(const detail::FunctionEntry& function) { return function.name.starts_with("sys."); }
 
@@ -71,6 +71,7 @@ bool Server::adopt(detail::Ref<Link> link, const WorkerInfo& caller) {
   const int descriptor = link->descriptor();
   auto serving = detail::make_ref<ServingLink>(*this, std::move(link), caller);
   std::lock_guard lock(mutex_);
+  if (closed_) return false;
   serving->token = next_token_++;
   if (!poller_.add(descriptor, Poller::kReadable, serving->token)) return false;
   links_.emplace(serving->token, serving);
@@ -99,19 +100,14 @@ void Server::drop(ServingLink& link, const std::string& why, bool suspicious) {
   links_.erase(link.token);
 }
 
-void Server::update_interest(ServingLink& link) {
-  uint32_t interest = Poller::kNothing;
-  link.paused = link.link().unsent_bytes() > kUnsentRepliesBeforePause;
-  if (!link.paused) interest |= Poller::kReadable;
-  if (link.link().blocked()) interest |= Poller::kWritable;
-  poller_.change(link.link().descriptor(), interest, link.token);
+// Only while this thread leads: whoever took the lead has flushed, and will not for our sake again.
+bool Server::flushes_later(ServingLink& link) const {
+  return role.batching == &link && crew_->still_leads();
 }
 
-void Server::on_reply_blocked(ServingLink& link) {
-  poller_.change(link.link().descriptor(), Poller::kReadable | Poller::kWritable, link.token);
+void Server::watch(int descriptor, uint32_t interest, uint64_t token) {
+  poller_.change(descriptor, interest, token);
 }
-
-bool Server::flushes_later(ServingLink& link) const { return role.batching == &link; }
 
 void Server::finish_sending(base::Duration patience) {
   std::vector<detail::Ref<ServingLink>> links;
@@ -121,12 +117,11 @@ void Server::finish_sending(base::Duration patience) {
   }
   const base::Time until = std::chrono::steady_clock::now() + patience;
   for (auto& link : links) {
-    // The leader writes on when a link is writable; here is only waited for it.
-    while (link->link().flush() != Link::State::kBroken && link->link().unsent_bytes() > 0 &&
+    // Answers that are being written, and those that are still being made.
+    while (link->link().flush() != Link::State::kBroken &&
+           (link->link().unsent_bytes() > 0 || link->has_calls()) &&
            std::chrono::steady_clock::now() < until) {
-      transport::wait_for_descriptor(link->link().descriptor(),
-                                     transport::WaitFor::kReadableOrWritable,
-                                     std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     link->link().finish_sending();
   }
@@ -137,6 +132,7 @@ void Server::close_all() {
   std::deque<detail::Ref<IncomingCall>> backlog;
   {
     std::lock_guard lock(mutex_);
+    closed_ = true;
     links.swap(links_);
     backlog.swap(backlog_);
     backlog_size_ = 0;
@@ -167,19 +163,24 @@ bool Server::serve_ready() {
     const detail::Ref<ServingLink> hot = std::exchange(hot_, {});
     if (!spin_on(*hot)) return false;
   }
-  for (const transport::PollEvent& event : poller_.wait(std::nullopt)) {
+  return serve_events(std::nullopt);
+}
+
+bool Server::serve_events(std::optional<base::Duration> limit) {
+  for (const transport::PollEvent& event : poller_.wait(limit)) {
     detail::Ref<ServingLink> link = find(event.token);
     if (!link) continue;
-    if (event.writable && link->link().blocked()) {
-      if (link->link().flush() == Link::State::kBroken) {
+    // A paused link reports no bytes, but its end.
+    if (event.writable || link->paused()) {
+      const Link::State state = link->link().flush();
+      link->update_interest();
+      if (state == Link::State::kBroken) {
         drop(*link, link->link().why_broken(), false);
         continue;
       }
-      update_interest(*link);
     }
-    if (!event.readable) continue;
     // When the lead is lost the events left here are reported again to the next leader.
-    if (!receive_and_serve(*link)) return false;
+    if (event.readable && !receive_and_serve(*link)) return false;
   }
   return true;
 }
@@ -188,27 +189,23 @@ bool Server::serve_ready() {
 bool Server::spin_on(ServingLink& link) {
   base::Time until = std::chrono::steady_clock::now() + runtime_->spin;
   for (int polls = 1;; ++polls) {
-    if (link.lost || link.paused || crew_->stopping()) return true;
+    if (link.lost || link.paused() || crew_->stopping()) return true;
     const uint64_t before = link.link().received_bytes();
     if (!receive_and_serve(link)) return false;
-    if (link.link().received_bytes() != before) {
+    const bool served = link.link().received_bytes() != before;
+    // However busy this one is, the others are looked at.
+    if (polls % kPollsPerLook == 0 && !serve_events(base::Duration(0))) return false;
+    if (served) {
       until = std::chrono::steady_clock::now() + runtime_->spin;
-      polls = 0;
-      continue;
-    }
-    if (polls % kPollsPerYield != 0) continue;
-    sched_yield();
-    if (std::chrono::steady_clock::now() >= until) return true;
-    if (polls % kPollsPerLook != 0) continue;
-    for (const transport::PollEvent& event : poller_.wait(base::Duration(0))) {
-      detail::Ref<ServingLink> other = find(event.token);
-      if (other && event.readable && !receive_and_serve(*other)) return false;
+    } else if (polls % kPollsPerYield == 0) {
+      sched_yield();
+      if (std::chrono::steady_clock::now() >= until) return true;
     }
   }
 }
 
 bool Server::receive_and_serve(ServingLink& link) {
-  if (link.paused || link.lost) return true;
+  if (link.paused() || link.lost) return true;
   for (int i = 0; i < kReceivesPerTurn; ++i) {
     switch (link.link().receive()) {
       case Link::State::kBlocked:
@@ -260,10 +257,7 @@ bool Server::serve_frames(ServingLink& link) {
     drop(link, error.message(), true);
   }
   role = {};
-  if (!link.lost) {
-    link.flush();
-    if (link.link().unsent_bytes() > kUnsentRepliesBeforePause) update_interest(link);
-  }
+  if (!link.lost && link.link().has_queued()) link.flush();
   return true;
 }
 

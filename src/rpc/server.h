@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -55,7 +56,7 @@ class Server final : public base::CrewLoop {
   void on_user_code(IncomingCall& call);
   void on_answered(IncomingCall& call, bool failed, base::Duration took);
   bool flushes_later(ServingLink& link) const;
-  void on_reply_blocked(ServingLink& link);
+  void watch(int descriptor, uint32_t interest, uint64_t token);
 
   // CrewLoop:
   void lead() override;
@@ -73,13 +74,13 @@ class Server final : public base::CrewLoop {
 
   // Leader only; false: the lead was lost.
   bool serve_ready();
+  bool serve_events(std::optional<base::Duration> limit);
   bool receive_and_serve(ServingLink& link);
   bool serve_frames(ServingLink& link);
   bool serve_call(ServingLink& link);
   bool run_here(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments);
   bool spin_on(ServingLink& link);
   void drop(ServingLink& link, const std::string& why, bool suspicious);
-  void update_interest(ServingLink& link);
   detail::Ref<ServingLink> find(uint64_t token);
 
   std::shared_ptr<Runtime> runtime_;
@@ -94,6 +95,7 @@ class Server final : public base::CrewLoop {
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, detail::Ref<ServingLink>> links_;
   uint64_t next_token_ = 1;
+  bool closed_ = false;
   std::deque<detail::Ref<IncomingCall>> backlog_;
   base::Time backlog_moved_{};
   std::atomic<size_t> backlog_size_{0};

@@ -3,15 +3,19 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "rpc/function_table.h"
 #include "rpc/incoming_call.h"
 #include "rpc/server.h"
+#include "transport/poller.h"
 
 namespace weft::rpc {
 
 namespace {
 
 constexpr uint32_t kMaxFunctions = 1 << 20;
+constexpr size_t kUnsentRepliesBeforePause = size_t{64} << 20;
 
 ResolvedFunction look_up(const wire::CallPrelude& prelude) {
   const FunctionLookup found = find_function(prelude.name, prelude.signature);
@@ -34,6 +38,12 @@ ResolvedFunction look_up(const wire::CallPrelude& prelude) {
 
 }  // namespace
 
+ServingLink::ServingLink(Server& server, detail::Ref<Link> link, WorkerInfo caller)
+    : server_(server),
+      link_(std::move(link)),
+      caller_(std::move(caller)),
+      interest_(transport::Poller::kReadable) {}
+
 const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, uint8_t flags) {
   if (flags & wire::kNamed) {
     if (prelude.function >= kMaxFunctions) {
@@ -54,7 +64,26 @@ void ServingLink::send_reply(const wire::FrameHeader& header, const Encoder& val
 }
 
 void ServingLink::flush() {
-  if (link_->flush() == Link::State::kBlocked) server_.on_reply_blocked(*this);
+  link_->flush();
+  update_interest();
+}
+
+// Computed and told under one lock, so that of two threads the later one's view stays.
+void ServingLink::update_interest() {
+  std::lock_guard lock(interest_mutex_);
+  const bool paused = link_->unsent_bytes() > kUnsentRepliesBeforePause;
+  uint32_t wanted = transport::Poller::kNothing;
+  if (!paused) wanted |= transport::Poller::kReadable;
+  if (link_->blocked()) wanted |= transport::Poller::kWritable;
+  paused_.store(paused, std::memory_order_relaxed);
+  if (std::exchange(interest_, wanted) != wanted) {
+    server_.watch(link_->descriptor(), wanted, token);
+  }
+}
+
+bool ServingLink::has_calls() {
+  std::lock_guard lock(mutex_);
+  return first_ != nullptr;
 }
 
 void ServingLink::add(IncomingCall& call) {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -26,8 +27,7 @@ struct ResolvedFunction {
 
 class ServingLink final : public detail::RefCounted {
  public:
-  ServingLink(Server& server, detail::Ref<Link> link, WorkerInfo caller)
-      : server_(server), link_(std::move(link)), caller_(std::move(caller)) {}
+  ServingLink(Server& server, detail::Ref<Link> link, WorkerInfo caller);
 
   Link& link() { return *link_; }
   const WorkerInfo& caller() const { return caller_; }
@@ -45,9 +45,16 @@ class ServingLink final : public detail::RefCounted {
   void cancel(uint64_t call_id);
   void cancel_all();
 
+  bool has_calls();
+
+  /// Tells the poller what to wait for: readable unless the caller leaves its replies untaken,
+  /// writable while some are unsent. Any thread, after every flush.
+  void update_interest();
+  /// Not reading until the caller takes its replies.
+  bool paused() const { return paused_.load(std::memory_order_relaxed); }
+
   uint64_t token = 0;
-  bool paused = false;     // leader: not reading, the caller does not take its replies
-  bool lost = false;       // leader: gone from the server's table
+  bool lost = false;  // leader: gone from the server's table
 
  private:
   Server& server_;
@@ -56,6 +63,9 @@ class ServingLink final : public detail::RefCounted {
   std::vector<ResolvedFunction> functions_;  // by the caller's number; leader only
   std::mutex mutex_;
   IncomingCall* first_ = nullptr;
+  std::mutex interest_mutex_;
+  std::atomic<bool> paused_{false};
+  uint32_t interest_;
 };
 
 }  // namespace weft::rpc

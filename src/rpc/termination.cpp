@@ -15,10 +15,9 @@ void Termination::on_report(int rank, bool idle, uint64_t activity, Answer answe
 }
 
 void Termination::on_dead(int rank) {
+  if (wave_.contains(rank)) return;  // an old rumour: it has spoken since
   dead_.insert(rank);
-  wave_.erase(rank);
   last_wave_.erase(rank);
-  answers_.erase(rank);
   finish_wave_if_complete();
 }
 

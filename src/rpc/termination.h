@@ -32,6 +32,7 @@ class Termination {
   /// is complete. A second report of one member within a wave replaces the first.
   void on_report(int rank, bool idle, uint64_t activity, Answer answer);
   void on_dead(int rank);
+  void on_alive(int rank) { dead_.erase(rank); }
 
   /// Members that neither reported in this wave nor are dead.
   std::vector<int> missing() const;
@@ -45,7 +46,7 @@ class Termination {
   };
   void finish_wave_if_complete();
 
-  const int members_;
+  int members_;
   std::set<int> dead_;
   std::map<int, Report> wave_;
   std::map<int, Report> last_wave_;

@@ -26,6 +26,15 @@ size_t Decoder::length(size_t bytes_each) {
   return count;
 }
 
+size_t Decoder::sequence_length() {
+  const size_t count = scalar<uint32_t>();
+  const size_t possible = remaining() + (tensors_.size() - next_tensor_);
+  if (count > possible) {
+    fail(fmt::format("a container claims {} elements, {} bytes and tensors are left", count, possible));
+  }
+  return count;
+}
+
 at::Tensor Decoder::tensor() {
   if (next_tensor_ >= tensors_.size()) {
     fail(fmt::format("value refers to more tensors than came with it: {}", tensors_.size()));

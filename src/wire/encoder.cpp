@@ -21,11 +21,19 @@ struct WarmBuffer {
   size_t size = 0;
   std::vector<char> entries;
   std::vector<Encoder::OutgoingTensor> tensors;
-  ~WarmBuffer() { std::free(memory); }
+  ~WarmBuffer();
 };
 thread_local WarmBuffer warm;
 constexpr size_t kFirstBuffer = 4096;
 constexpr size_t kKeptBuffer = 1 << 20;
+constexpr size_t kMaxPayload = wire::kMaxBody - (8 << 20);  // leaves room for the tensor table
+// Outlives the buffer: encoders of static objects may come after this thread's locals are gone.
+thread_local bool warm_gone = false;
+
+WarmBuffer::~WarmBuffer() {
+  std::free(memory);
+  warm_gone = true;
+}
 
 [[noreturn]] void refuse(const at::Tensor& tensor, const char* why) {
   throw Error(ErrorCode::kInvalidArgument,
@@ -35,19 +43,19 @@ constexpr size_t kKeptBuffer = 1 << 20;
 
 }  // namespace
 
-Encoder::Encoder()
-    : begin_(std::exchange(warm.memory, nullptr)),
-      end_(begin_),
-      limit_(begin_ + std::exchange(warm.size, 0)),
-      entries_(std::move(warm.entries)),
-      tensors_(std::move(warm.tensors)) {
+Encoder::Encoder() : begin_(nullptr), end_(nullptr), limit_(nullptr) {
+  if (warm_gone) return;
+  begin_ = end_ = std::exchange(warm.memory, nullptr);
+  limit_ = begin_ + std::exchange(warm.size, 0);
+  entries_ = std::move(warm.entries);
+  tensors_ = std::move(warm.tensors);
   entries_.clear();
   tensors_.clear();
 }
 
 Encoder::~Encoder() {
   const auto size = static_cast<size_t>(limit_ - begin_);
-  if (warm.memory || size > kKeptBuffer) {
+  if (warm_gone || warm.memory || size > kKeptBuffer) {
     std::free(begin_);
     return;
   }
@@ -60,6 +68,12 @@ Encoder::~Encoder() {
 
 void Encoder::grow(size_t by) {
   const auto used = static_cast<size_t>(end_ - begin_);
+  if (by > kMaxPayload || used + by > kMaxPayload) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a message of more than {} bytes besides its tensors; large data travels "
+                            "as tensors",
+                            kMaxPayload));
+  }
   const auto old = static_cast<size_t>(limit_ - begin_);
   size_t size = old ? old : kFirstBuffer;
   while (size - used < by) size *= 2;

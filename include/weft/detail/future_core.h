@@ -62,8 +62,10 @@ class FutureCore : public RefCounted {
  protected:
   ~FutureCore() override;
   void settle(uint32_t status, ContinuationSink* sink);
-  /// Sleeps on this future's own word, whatever the override above does.
-  bool sleep_until(std::optional<SteadyTime> until);
+  /// Announces a sleeper, then sleeps until there is an outcome (true), wake_sleepers() was called
+  /// since the announcement, or `until` passed.
+  void mark_sleeper() noexcept;
+  bool sleep_if_marked(std::optional<SteadyTime> until);
   void wake_sleepers();
   bool has_continuations() const noexcept;
   /// Called after a continuation was added to a pending future.

@@ -41,6 +41,7 @@ class OutgoingCall {
  private:
   friend struct rpc::OutgoingCallAccess;
   virtual bool sleep(std::optional<SteadyTime> until) = 0;
+  virtual void mark() = 0;
   virtual void nudge() = 0;
 
   Ref<rpc::Peer> peer_;
@@ -73,7 +74,8 @@ class TypedCall final : public FutureState<Stored<R>>, public OutgoingCall {
   void cancel() override { this->cancel_call(); }
 
  private:
-  bool sleep(std::optional<SteadyTime> until) override { return this->sleep_until(until); }
+  bool sleep(std::optional<SteadyTime> until) override { return this->sleep_if_marked(until); }
+  void mark() override { this->mark_sleeper(); }
   void nudge() override { this->wake_sleepers(); }
   void on_attached() override { this->need_receiver(); }
 };
