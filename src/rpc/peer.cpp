@@ -2,7 +2,6 @@
 #include "rpc/peer.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -24,7 +23,6 @@ constexpr size_t kSentAtOnce = 8;            // calls unanswered below which eac
 constexpr size_t kEnoughToSend = 32 * 1024;  // bytes that are worth a system call of their own
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
 constexpr int kQuietTicksBeforeWatching = 10;
-constexpr int kPollsPerYield = 8;
 constexpr int kLoopReceives = 64;  // before the loop looks at others again
 
 bool is_reserved(const detail::FunctionEntry& function) { return function.name.starts_with("sys."); }
@@ -295,10 +293,8 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
 void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call) {
   using SteadyClock = std::chrono::steady_clock;
   detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
-  const base::Duration spin = runtime_->spin;
-  base::Time spin_until = spin.count() > 0 ? SteadyClock::now() + spin : base::Time::min();
-  int polls = 0;
-  bool try_first = spin.count() > 0;
+  spinner_.begin(runtime_->spin);
+  bool try_first = runtime_->spin.count() > 0;
   bool waits = false;  // one system call instead of two, where its coarse limit does not matter
   for (;;) {
     if (try_first || waits) {
@@ -315,14 +311,8 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           break;
       }
       if (future && future->ready()) return;
-      try_first = false;
-      if (spin_until != base::Time::min()) {
-        try_first = true;
-        if (++polls % kPollsPerYield != 0) continue;
-        sched_yield();
-        if (SteadyClock::now() < spin_until) continue;
-        spin_until = base::Time::min();
-      }
+      try_first = spinner_.again();
+      if (try_first) continue;
     }
     const base::Duration left = limit - SteadyClock::now();
     if (left.count() <= 0) return;

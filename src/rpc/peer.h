@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "base/spinner.h"
 #include "observe/counter.h"
 #include "observe/histogram.h"
 #include "rpc/backoff.h"
@@ -144,6 +145,7 @@ class Peer final : public detail::RefCounted {
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
   Receiver receiver_ = Receiver::kNobody;
+  base::Spinner spinner_;       // belongs to the caller that receives
   bool stream_up_ = false;      // the transport has connected; the hello may be on its way
   uint32_t interest_ = 0;       // what the loop watches the descriptor for
   bool loop_receiving_ = false;

@@ -2,7 +2,6 @@
 #include "rpc/server.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <thread>
@@ -22,7 +21,6 @@ using transport::Poller;
 constexpr int64_t kWorthAHandOver = 50'000;  // ns
 constexpr auto kStarving = std::chrono::milliseconds(20);
 constexpr int kReceivesPerTurn = 64;
-constexpr int kPollsPerYield = 8;
 constexpr int kPollsPerLook = 32;  // at the other links, while spinning on one
 
 bool is_reserved(const detail::FunctionEntry& function) { return function.name.starts_with("sys."); }
@@ -187,19 +185,17 @@ bool Server::serve_events(std::optional<base::Duration> limit) {
 
 // Polls the link served last, for as long as the options say, before the thread sleeps.
 bool Server::spin_on(ServingLink& link) {
-  base::Time until = std::chrono::steady_clock::now() + runtime_->spin;
+  spinner_.begin(runtime_->spin);
   for (int polls = 1;; ++polls) {
     if (link.lost || link.paused() || crew_->stopping()) return true;
     const uint64_t before = link.link().received_bytes();
     if (!receive_and_serve(link)) return false;
-    const bool served = link.link().received_bytes() != before;
     // However busy this one is, the others are looked at.
     if (polls % kPollsPerLook == 0 && !serve_events(base::Duration(0))) return false;
-    if (served) {
-      until = std::chrono::steady_clock::now() + runtime_->spin;
-    } else if (polls % kPollsPerYield == 0) {
-      sched_yield();
-      if (std::chrono::steady_clock::now() >= until) return true;
+    if (link.link().received_bytes() != before) {
+      spinner_.begin(runtime_->spin);
+    } else if (!spinner_.again()) {
+      return true;
     }
   }
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/crew.h"
+#include "base/spinner.h"
 #include "observe/histogram.h"
 #include "rpc/incoming_call.h"
 #include "rpc/runtime.h"
@@ -91,6 +92,7 @@ class Server final : public base::CrewLoop {
   // The leader's: what it was doing, for whoever leads on.
   detail::Ref<ServingLink> current_;
   detail::Ref<ServingLink> hot_;  // served last; polled while spinning
+  base::Spinner spinner_;
 
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, detail::Ref<ServingLink>> links_;

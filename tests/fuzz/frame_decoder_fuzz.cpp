@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
+#include <functional>
+#include <string_view>
 #include <vector>
 
-#include "rpc/function_table.h"
 #include "weft/error.h"
 #include "wire/call_prelude.h"
 #include "wire/frame_decoder.h"
@@ -35,14 +35,15 @@ bool refuses(F body) {
   }
 }
 
-uint64_t digest(std::span<const std::byte> bytes) {
-  return rpc::hash_signature({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+size_t digest(std::span<const std::byte> bytes) {
+  return std::hash<std::string_view>()(
+      {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 struct Seen {
   FrameKind kind;
   uint64_t id;
-  uint64_t contents;
+  size_t contents;
   size_t tensors;
   friend bool operator==(const Seen&, const Seen&) = default;
 };
@@ -73,7 +74,7 @@ void walk_body(const Frame& frame) {
 
 void walk(const Frame& frame, Outcome& outcome) {
   refuses([&] { walk_body(frame); });
-  uint64_t contents = digest(frame.body);
+  size_t contents = digest(frame.body);
   for (const at::Tensor& tensor : frame.tensors) {
     if (!tensor.defined() || tensor.is_sparse()) continue;
     const size_t bytes = tensor.storage().nbytes();

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <utility>
 
 namespace weft::test {
 
@@ -110,6 +111,12 @@ int end_scene() {
   return 0;
 }
 
+bool scene_succeeds(Workers& workers) {
+  // When rank 0 failed, the others wait for an end of the scene that will not come.
+  const bool ended = workers.wait(0) == 0;
+  return workers.all_succeed(ended ? 20s : 1ms);
+}
+
 void require_ending(const Ending& ending, const Expected& expected, std::source_location where) {
   std::string wanted = std::string(name(expected.code)) +
                        (expected.may_have_run ? " (may have run)" : " (did not run)") + " after " +
@@ -157,12 +164,12 @@ void let_go() {
 void swallow(at::Tensor) { ++swallows; }
 int64_t swallowed() { return swallows; }
 
-void freeze(pid_t process) {
+bool freeze(pid_t process) {
   kill(process, SIGSTOP);
-  REQUIRE_THAT(eventually([process] {
+  return eventually([process] {
     const std::string states = thread_states(process);
     return !states.empty() && states.find_first_not_of('T') == std::string::npos;
-  }));
+  });
 }
 
 void thaw(pid_t process) { kill(process, SIGCONT); }

@@ -39,6 +39,9 @@ int serve();
 /// What rank 0 does at the end: everybody shuts down gracefully.
 int end_scene();
 
+/// In the test: whether rank 0 and then all others ended well; prints what they said if not.
+bool scene_succeeds(Workers& workers);
+
 /// How a call ended and how long that took.
 struct Ending {
   std::optional<Error> error;  // nothing: it returned
@@ -86,8 +89,8 @@ int64_t swallowed();
 
 // Faults, and what can be seen of a process.
 
-/// Returns when every thread of the process has stopped.
-void freeze(pid_t process);
+/// Returns when every thread of the process has stopped; false if it does not.
+bool freeze(pid_t process);
 void thaw(pid_t process);
 /// Shuts every TCP connection of this process down, behind the back of its owners.
 void break_connections();

@@ -1,0 +1,49 @@
+// Polling for a while before sleeping, without taking the CPU from whoever is to be waited for.
+//
+// The answer usually comes within a few polls, and giving up the CPU between them would cost more
+// than they do. Where it does not come so soon the peer may need this very CPU: then every few polls
+// yield, and the next spins start with yielding at once until it is time to try again.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <sched.h>
+
+#include "base/clock.h"
+
+namespace weft::base {
+
+class Spinner {
+ public:
+  void begin(Duration budget) {
+    budget_ = budget;
+    polls_ = 0;
+    eager_ = reluctance_ == 0;
+    if (!eager_) --reluctance_;
+  }
+
+  /// After a poll that found nothing: whether to poll again.
+  bool again() {
+    if (budget_.count() <= 0) return false;
+    ++polls_;
+    if (polls_ == 1) until_ = std::chrono::steady_clock::now() + budget_;
+    if (eager_ && polls_ <= kEagerPolls) return true;
+    if (eager_ && polls_ == kEagerPolls + 1) reluctance_ = kSpinsBeforeEagerAgain;
+    if (polls_ % kPollsPerYield != 0) return true;
+    sched_yield();
+    return std::chrono::steady_clock::now() < until_;
+  }
+
+ private:
+  static constexpr int kEagerPolls = 40;
+  static constexpr int kPollsPerYield = 4;
+  static constexpr int kSpinsBeforeEagerAgain = 100;
+
+  Duration budget_{0};
+  Time until_{};
+  int polls_ = 0;
+  int reluctance_ = 0;
+  bool eager_ = true;
+};
+
+}  // namespace weft::base

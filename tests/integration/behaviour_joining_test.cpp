@@ -1,0 +1,302 @@
+// Behaviours 8 to 11 and 20 of the forty: joining a group, and what lives beside it in a process.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <weft/rpc.h>
+
+#include "support/scenario.h"
+
+namespace weft::behaviour_joining {
+
+using namespace std::chrono_literals;
+using test::eventually;
+using test::Workers;
+
+int64_t twice(int64_t n) { return 2 * n; }
+std::string where() { return get_worker_info().name; }
+
+// The error that `call` throws; fails the scenario if it throws none.
+template <typename F>
+Error error_of(const F& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  REQUIRE_THAT(!"it did not throw");
+  std::abort();
+}
+template <typename F>
+bool fails_with(ErrorCode code, const std::string& text, const F& call) {
+  const Error error = error_of(call);
+  const bool as_expected =
+      error.code() == code && std::string(error.what()).find(text) != std::string::npos;
+  if (!as_expected) std::fprintf(stderr, "instead: %s\n", error.what());
+  return as_expected;
+}
+
+std::string name_of(int rank) { return "worker" + std::to_string(rank); }
+int peer_of(int rank, int world_size) { return (rank + 1) % world_size; }
+
+// Everybody calls somebody, by rank and by name.
+bool calls_work(int rank, int world_size) {
+  const int peer = peer_of(rank, world_size);
+  return rpc_sync<twice>(peer, 21) == 42 && rpc_sync<where>(name_of(peer)) == name_of(peer);
+}
+
+int free_port() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  close(listener);
+  return ntohs(address.sin_port);
+}
+
+// --- 8, 9 --------------------------------------------------------------------------------------
+
+SCENARIO(behaviour_init_shutdown_cycles) {
+  const auto refused = [] {
+    return fails_with(ErrorCode::kNotInitialized, "init_rpc", [] { rpc_sync<twice>(0, 1); }) &&
+           fails_with(ErrorCode::kNotInitialized, "init_rpc",
+                      [] { rpc_async<twice>("worker0", 1); }) &&
+           fails_with(ErrorCode::kNotInitialized, "init_rpc", [] { get_worker_info(); }) &&
+           fails_with(ErrorCode::kNotInitialized, "init_rpc", [] { barrier(); });
+  };
+  REQUIRE_THAT(refused());
+  REQUIRE_THAT(shutdown().lost_workers.empty());  // harmless without init_rpc
+
+  std::optional<Future<int64_t>> of_last_cycle;
+  for (int cycle = 0; cycle < 4; ++cycle) {
+    init_rpc(name_of(rank));
+    REQUIRE_THAT(
+        fails_with(ErrorCode::kInvalidArgument, "already initialized", [] { init_rpc("again"); }));
+    REQUIRE_THAT(calls_work(rank, world_size));
+    REQUIRE_THAT(get_worker_info() == (WorkerInfo{name_of(rank), rank}));
+    if (of_last_cycle) REQUIRE_THAT(of_last_cycle->wait() == 2);
+    of_last_cycle = rpc_async<twice>(peer_of(rank, world_size), 1);
+    REQUIRE_THAT(shutdown().lost_workers.empty());
+    REQUIRE_THAT(refused());
+    REQUIRE_THAT(shutdown().lost_workers.empty());
+  }
+  return 0;
+}
+
+TEST(Behaviour09_InitTwice, CyclesInOneProcessAndDoubleInitIsRefused) {
+  Workers workers("behaviour_init_shutdown_cycles", 2);
+  EXPECT_TRUE(workers.all_succeed());
+}
+
+TEST(Behaviour08_RpcAfterShutdown, FreeFunctionsAreNotInitialized) {
+  Workers workers("behaviour_init_shutdown_cycles", 1);
+  EXPECT_TRUE(workers.all_succeed());
+}
+
+SCENARIO(behaviour_names) {
+  for (const char* name : {"", "a b", "a/b", "a.b", "caf\xc3\xa9", "a\nb", "*"}) {
+    REQUIRE_THAT(fails_with(ErrorCode::kInvalidArgument, "name must", [&] { init_rpc(name); }));
+  }
+  REQUIRE_THAT(fails_with(ErrorCode::kInvalidArgument, "shorter than 128",
+                          [] { init_rpc(std::string(128, 'x')); }));
+  // Everybody learns that two of them have one name,
+  const std::string taken = rank == 2 ? "other" : "same";
+  REQUIRE_THAT(fails_with(ErrorCode::kInvalidArgument, "not unique", [&] { init_rpc(taken); }));
+  const Error all_same = error_of([] { init_rpc("same"); });
+  REQUIRE_THAT(all_same.code() == ErrorCode::kInvalidArgument);
+  REQUIRE_THAT(all_same.message().find("ranks 0 and 1 are both called \"same\"") !=
+               std::string::npos);
+  // and the next attempt works, with the longest and oddest name there may be.
+  const std::string longest = std::string(124, 'x') + ":_-";
+  init_rpc(rank == 0 ? longest : name_of(rank));
+  REQUIRE_THAT(rpc_sync<where>(longest) == longest);
+  shutdown();
+  return 0;
+}
+
+TEST(Behaviour09_InitTwice, DuplicateNamesOnAllRanksAndInvalidNames) {
+  Workers workers("behaviour_names", 3);
+  EXPECT_TRUE(workers.all_succeed());
+}
+
+SCENARIO(behaviour_rendezvous) {
+  const char* rendezvous = std::getenv("BEHAVIOUR_FILE");
+  for (const std::string& method :
+       {std::string("env://"), std::string(std::getenv("BEHAVIOUR_TCP")), std::string(rendezvous),
+        std::string(), std::string(std::getenv("BEHAVIOUR_TCP"))}) {
+    Options options;
+    options.init_method = method;
+    init_rpc(name_of(rank), options);
+    REQUIRE_THAT(calls_work(rank, world_size));
+    REQUIRE_THAT(shutdown().lost_workers.empty());
+  }
+  return 0;
+}
+
+TEST(Behaviour09_InitTwice, ByEnvironmentTcpAndFile) {
+  const std::string directory =
+      testing::TempDir() + "behaviour_rendezvous_" + std::to_string(getpid());
+  Workers workers("behaviour_rendezvous", 2,
+                  {{"WEFT_RENDEZVOUS", ""},  // so that the default is env://
+                   {"MASTER_ADDR", "127.0.0.1"},
+                   {"MASTER_PORT", std::to_string(free_port())},
+                   {"BEHAVIOUR_TCP", "tcp://127.0.0.1:" + std::to_string(free_port())},
+                   {"BEHAVIOUR_FILE", "file://" + directory}});
+  EXPECT_TRUE(workers.all_succeed());
+  unlink(directory.c_str());
+}
+
+// --- 10 ----------------------------------------------------------------------------------------
+
+SCENARIO(behaviour_alone) {
+  init_rpc("alone");
+  REQUIRE_THAT(rpc_sync<twice>("alone", 2) == 4);
+  REQUIRE_THAT(rpc_async<twice>(0, 2).wait() == 4);
+  barrier();
+  REQUIRE_THAT(all_gather(7).at("alone") == 7);
+  rpc_async<twice>(0, 1);
+  REQUIRE_THAT(shutdown().lost_workers.empty());
+
+  // What an invitation may be wrong about.
+  const auto refused = [](ErrorCode code, const std::string& text, Options options) {
+    return fails_with(code, text, [&] { init_rpc("alone", options); });
+  };
+  Options options;
+  options.init_method = "http://here";
+  REQUIRE_THAT(refused(ErrorCode::kInvalidArgument, "http://here", options));
+  options.init_method = "tcp://127.0.0.1";
+  REQUIRE_THAT(refused(ErrorCode::kInvalidArgument, "tcp://host:port", options));
+  options.init_method = "tcp://127.0.0.1:99999";
+  REQUIRE_THAT(refused(ErrorCode::kInvalidArgument, "99999", options));
+  unsetenv("MASTER_ADDR");
+  options.init_method = "env://";
+  REQUIRE_THAT(refused(ErrorCode::kInvalidArgument, "MASTER_ADDR", options));
+  options = {};
+  options.rank = 5;
+  REQUIRE_THAT(refused(ErrorCode::kInvalidArgument, "rank 5 in a group of 1", options));
+  unsetenv("RANK");
+  REQUIRE_THAT(refused(ErrorCode::kInvalidArgument, "RANK", {}));
+  // Members that do not come are named, in time.
+  options.rank = 1;
+  options.world_size = 3;
+  options.init_timeout = 300ms;
+  options.init_method = std::getenv("WEFT_RENDEZVOUS") + std::string("2");
+  REQUIRE_THAT(refused(ErrorCode::kUnavailable, "missing ranks: 0, 2", options));
+  return 0;
+}
+
+TEST(Behaviour10_WorldOfOne, CallsItselfAndMeetsItself) {
+  Workers workers("behaviour_alone", 1);
+  EXPECT_TRUE(workers.all_succeed());
+}
+
+// --- 11 ----------------------------------------------------------------------------------------
+
+std::string exchanged(c10d::Store& store, const std::string& key, int rank, int world_size) {
+  const std::string mine = "from " + std::to_string(rank);
+  store.set(key + std::to_string(rank), std::vector<uint8_t>(mine.begin(), mine.end()));
+  const std::vector<uint8_t> theirs = store.get(key + std::to_string(peer_of(rank, world_size)));
+  return std::string(theirs.begin(), theirs.end());
+}
+
+c10::intrusive_ptr<c10d::Store> store_at(int port, int rank) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = rank == 0;
+  options.waitWorkers = false;
+  options.multiTenant = true;
+  options.timeout = 20s;
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+SCENARIO(behaviour_beside_stores) {
+  const std::string expected = "from " + std::to_string(peer_of(rank, world_size));
+  // A store of the program's own, at the very port that env:// uses, before
+  auto before = store_at(std::atoi(std::getenv("MASTER_PORT")), rank);
+  REQUIRE_THAT(exchanged(*before, "a", rank, world_size) == expected);
+  init_rpc(name_of(rank));
+  REQUIRE_THAT(calls_work(rank, world_size));
+  // and others after.
+  auto after = store_at(std::atoi(std::getenv("BEHAVIOUR_PORT")), rank);
+  auto file = c10::make_intrusive<c10d::FileStore>(std::getenv("BEHAVIOUR_FILE"), world_size);
+  for (int round = 0; round < 3; ++round) {
+    const std::string key = "b" + std::to_string(round);
+    REQUIRE_THAT(exchanged(*before, key, rank, world_size) == expected);
+    REQUIRE_THAT(exchanged(*after, key, rank, world_size) == expected);
+    REQUIRE_THAT(exchanged(*file, key, rank, world_size) == expected);
+    REQUIRE_THAT(calls_work(rank, world_size));
+  }
+  shutdown();
+  REQUIRE_THAT(exchanged(*before, "c", rank, world_size) == expected);
+  init_rpc(name_of(rank));
+  REQUIRE_THAT(calls_work(rank, world_size));
+  shutdown();
+  REQUIRE_THAT(exchanged(*after, "d", rank, world_size) == expected);
+  // Rank 0 serves the stores; it may not end while the other one reads.
+  REQUIRE_THAT(exchanged(*file, "e", rank, world_size) == expected);
+  return 0;
+}
+
+Workers::Environment stores_environment(const std::string& file) {
+  return {{"WEFT_RENDEZVOUS", "env://"},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(free_port())},
+          {"BEHAVIOUR_PORT", std::to_string(free_port())},
+          {"BEHAVIOUR_FILE", file}};
+}
+
+TEST(Behaviour11_BesideOtherRendezvous, StoresBeforeAndAfterInit) {
+  const std::string file = testing::TempDir() + "behaviour_stores_" + std::to_string(getpid());
+  Workers workers("behaviour_beside_stores", 2, stores_environment(file));
+  EXPECT_TRUE(workers.all_succeed());
+  unlink(file.c_str());
+}
+
+// --- 20 ----------------------------------------------------------------------------------------
+
+std::atomic<bool> rendezvous_done{false};
+std::atomic<bool> slow_began{false};
+bool slow() {
+  slow_began = true;
+  return eventually([] { return rendezvous_done.load(); });
+}
+
+// Both have a slow call of the other in hand while their main threads wait for each other in a
+// store.
+SCENARIO(behaviour_slow_call_during_rendezvous) {
+  init_rpc(name_of(rank));
+  const Future<bool> call = rpc_async<slow>(peer_of(rank, world_size));
+  REQUIRE_THAT(eventually([] { return slow_began.load(); }));
+
+  auto store = store_at(std::atoi(std::getenv("BEHAVIOUR_PORT")), rank);
+  for (int round = 0; round < 20; ++round) {
+    exchanged(*store, "k" + std::to_string(round), rank, world_size);
+    REQUIRE_THAT(rpc_sync<twice>(peer_of(rank, world_size), round) == 2 * round);
+  }
+  REQUIRE_THAT(!call.ready());
+  REQUIRE_THAT(!exchanged(*store, "all done ", rank, world_size).empty());
+  rendezvous_done = true;
+
+  REQUIRE_THAT(call.wait());
+  shutdown();
+  return 0;
+}
+
+TEST(Behaviour20_NoDeadlock, SlowCallWhileTheMainThreadMeetsElsewhere) {
+  Workers workers("behaviour_slow_call_during_rendezvous", 2, stores_environment(""));
+  EXPECT_TRUE(workers.all_succeed());
+}
+
+}  // namespace weft::behaviour_joining

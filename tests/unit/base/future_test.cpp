@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "weft/future.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+namespace weft {
+namespace {
+
+using namespace std::chrono_literals;
+
+const Error kLost(ErrorCode::kPeerLost, "gone");
+
+template <typename T>
+ErrorCode code_of(const Future<T>& future) {
+  try {
+    future.wait();
+    ADD_FAILURE() << "no error";
+    return {};
+  } catch (const Error& error) {
+    return error.code();
+  }
+}
+
+TEST(Future, GivesTheValueAsOftenAsAsked) {
+  Promise<std::string> promise;
+  const Future<std::string> future = promise.future();
+  EXPECT_FALSE(future.ready());
+
+  promise.set_value("done");
+
+  EXPECT_TRUE(future.ready());
+  EXPECT_EQ(future.wait(), "done");
+  EXPECT_EQ(future.wait(), "done");
+  EXPECT_EQ(future.error(), std::nullopt);
+}
+
+TEST(Future, GivesTheErrorAsOftenAsAsked) {
+  Promise<int> promise;
+  const Future<int> future = promise.future();
+
+  promise.set_error(kLost);
+
+  EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
+  EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
+  EXPECT_EQ(future.error()->message(), "gone");
+}
+
+TEST(Future, OfVoidHasAnOutcomeToo) {
+  Promise<void> promise;
+  const Future<void> future = promise.future();
+
+  promise.set_value();
+
+  EXPECT_NO_THROW(future.wait());
+}
+
+TEST(Future, AMoveOnlyHandleMovesTheValueOut) {
+  Promise<std::vector<int>> promise;
+  Future<std::vector<int>> future = promise.future();
+  promise.set_value(std::vector<int>(1000, 7));
+  { Promise<std::vector<int>> gone = std::move(promise); }
+
+  const std::vector<int> value = std::move(future).wait();
+
+  EXPECT_EQ(value.size(), 1000u);
+}
+
+TEST(Future, WaitForComesBackWithoutAnOutcome) {
+  Promise<int> promise;
+
+  EXPECT_FALSE(promise.future().wait_for(1ms));
+  promise.set_value(1);
+  EXPECT_TRUE(promise.future().wait_for(0ms));
+}
+
+TEST(Promise, ASecondOutcomeIsAMistake) {
+  Promise<int> promise;
+  promise.set_value(1);
+
+  EXPECT_THROW(promise.set_value(2), Error);
+  EXPECT_THROW(promise.set_error(kLost), Error);
+
+  EXPECT_EQ(promise.future().wait(), 1);
+}
+
+TEST(Promise, DestroyedWithoutOutcomeIsBroken) {
+  std::optional<Promise<int>> promise(std::in_place);
+  const Future<int> future = promise->future();
+  const Future<int> derived = future.then([](int n) { return n; });
+
+  promise.reset();
+
+  EXPECT_EQ(code_of(future), ErrorCode::kBrokenPromise);
+  EXPECT_EQ(code_of(derived), ErrorCode::kBrokenPromise);
+}
+
+TEST(Promise, AssignedOverIsBroken) {
+  Promise<int> promise;
+  const Future<int> future = promise.future();
+
+  promise = Promise<int>();
+
+  EXPECT_EQ(code_of(future), ErrorCode::kBrokenPromise);
+}
+
+struct Uncopyable {
+  Uncopyable() = default;
+  Uncopyable(const Uncopyable&) { throw std::runtime_error("cannot be copied"); }
+  Uncopyable(Uncopyable&&) noexcept = default;
+};
+
+TEST(Promise, AValueThatCannotBeCopiedLeavesItWithoutOutcome) {
+  Promise<Uncopyable> promise;
+  const Uncopyable value;
+
+  EXPECT_THROW(promise.set_value(value), std::runtime_error);
+  promise.set_error(kLost);
+
+  EXPECT_TRUE(promise.future().ready());
+}
+
+TEST(Then, RunsWithTheValue) {
+  Promise<int> promise;
+  const Future<std::string> text = promise.future().then([](int n) { return std::to_string(n); });
+  EXPECT_FALSE(text.ready());
+
+  promise.set_value(5);
+
+  EXPECT_EQ(text.wait(), "5");
+}
+
+TEST(Then, RunsAtOnceWhenThereIsAnOutcome) {
+  const Future<int> future = make_ready_future(2).then([](int n) { return 3 * n; });
+
+  EXPECT_TRUE(future.ready());
+  EXPECT_EQ(future.wait(), 6);
+}
+
+TEST(Then, PassesAnErrorOnWithoutRunning) {
+  Promise<int> promise;
+  bool ran = false;
+  const Future<void> future = promise.future().then([&ran](int) { ran = true; });
+
+  promise.set_error(kLost);
+
+  EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
+  EXPECT_FALSE(ran);
+}
+
+TEST(Then, WhatItThrowsIsTheOutcome) {
+  const Future<int> ready = make_ready_future(1);
+
+  const Future<int> ours = ready.then([](int) -> int { throw kLost; });
+  const Future<int> theirs = ready.then([](int) -> int { throw std::runtime_error("oops"); });
+  const Future<int> no_exception = ready.then([](int) -> int { throw 5; });
+
+  EXPECT_EQ(code_of(ours), ErrorCode::kPeerLost);
+  EXPECT_THROW(theirs.wait(), std::runtime_error);
+  EXPECT_EQ(theirs.error()->code(), ErrorCode::kCallbackFailed);
+  EXPECT_NE(theirs.error()->message().find("oops"), std::string::npos);
+  EXPECT_THROW(no_exception.wait(), int);
+  EXPECT_EQ(no_exception.error()->code(), ErrorCode::kCallbackFailed);
+}
+
+TEST(Then, AFutureOfAFutureIsAFuture) {
+  Promise<int> outer;
+  Promise<std::string> inner;
+  const Future<std::string> flat = outer.future().then([&inner](int) { return inner.future(); });
+
+  outer.set_value(1);
+  EXPECT_FALSE(flat.ready());
+  inner.set_value("inner");
+
+  EXPECT_EQ(flat.wait(), "inner");
+}
+
+TEST(Then, AnErrorOfTheInnerFutureIsTheOutcome) {
+  Promise<int> inner;
+  const Future<int> flat = make_ready_future(1).then([&inner](int) { return inner.future(); });
+
+  inner.set_error(kLost);
+
+  EXPECT_EQ(code_of(flat), ErrorCode::kPeerLost);
+}
+
+TEST(Then, AnInnerValueThatCannotBeCopiedIsAnError) {
+  Promise<Uncopyable> inner;
+  const Future<Uncopyable> flat = make_ready_future(1).then([&inner](int) { return inner.future(); });
+
+  inner.set_value(Uncopyable());
+
+  EXPECT_TRUE(flat.wait_for(5s)) << "nobody ever gives it an outcome";
+}
+
+TEST(Then, ChainsOfAnyLengthRunInOrder) {
+  Promise<int> promise;
+  Future<int> future = promise.future();
+  for (int i = 0; i < 1000; ++i) future = future.then([](int n) { return n + 1; });
+
+  promise.set_value(0);
+
+  EXPECT_EQ(future.wait(), 1000);
+}
+
+TEST(OnReady, RunsForEitherOutcomeInTheOrderGiven) {
+  Promise<int> promise;
+  std::vector<int> order;
+  for (int i = 0; i < 5; ++i) {
+    promise.future().on_ready([&order, i](const Future<int>& done) {
+      EXPECT_TRUE(done.error());
+      order.push_back(i);
+    });
+  }
+
+  promise.set_error(kLost);
+
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
+}
+
+TEST(OnReady, WhatItThrowsHurtsNobody) {
+  Promise<int> promise;
+  bool second = false;
+  promise.future().on_ready([](const Future<int>&) { throw std::runtime_error("ignored"); });
+  promise.future().on_ready([&second](const Future<int>&) { second = true; });
+
+  promise.set_value(1);
+
+  EXPECT_TRUE(second);
+}
+
+TEST(WaitAll, GivesTheValuesInOrder) {
+  Promise<int> first, second;
+  const std::vector futures{first.future(), second.future()};
+
+  second.set_value(2);
+  first.set_value(1);
+
+  EXPECT_EQ(wait_all(futures), (std::vector<int>{1, 2}));
+}
+
+TEST(WaitAll, ThrowsTheFirstErrorWithoutWaitingForTheRest) {
+  Promise<int> first, never;
+  const std::vector futures{first.future(), never.future()};
+
+  first.set_error(kLost);
+
+  EXPECT_THROW(wait_all(futures), Error);
+}
+
+TEST(WaitAny, FindsTheOneThatIsReady) {
+  Promise<int> never, done;
+  const std::vector futures{never.future(), done.future()};
+
+  done.set_value(1);
+
+  EXPECT_EQ(wait_any(futures), 1u);
+}
+
+TEST(WaitAny, AnErrorIsAnOutcomeToo) {
+  Promise<int> never, failed;
+  const std::vector futures{never.future(), failed.future()};
+  std::thread settles([&failed] { failed.set_error(kLost); });
+
+  EXPECT_EQ(wait_any(futures), 1u);
+  settles.join();
+}
+
+TEST(Future, ThreadsThatWaitAllGetTheOutcome) {
+  for (int round = 0; round < 200; ++round) {
+    Promise<int> promise;
+    std::atomic<int> sum{0};
+    std::atomic<int> continued{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([future = promise.future(), &sum, &continued] {
+        future.on_ready([&continued](const Future<int>&) { ++continued; });
+        sum += future.wait();
+      });
+    }
+
+    promise.set_value(5);
+    for (std::thread& thread : threads) thread.join();
+
+    ASSERT_EQ(sum, 20);
+    ASSERT_EQ(continued, 4);
+  }
+}
+
+TEST(Promise, OneOfManyThreadsDecides) {
+  for (int round = 0; round < 200; ++round) {
+    Promise<int> promise;
+    std::atomic<int> decided{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&promise, &decided, t] {
+        try {
+          promise.set_value(t);
+          ++decided;
+        } catch (const Error&) {
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+
+    ASSERT_EQ(decided, 1);
+    ASSERT_TRUE(promise.future().ready());
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,214 @@
+// Behaviour 32 of the forty: barriers and all_gather, of all workers and of some.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/loopback_group.h"
+
+namespace weft::behaviour_meetings {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::Property;
+using testing::Throws;
+using namespace std::chrono_literals;
+using Names = std::vector<std::string>;
+
+auto fails_with(ErrorCode code) { return Throws<Error>(Property(&Error::code, code)); }
+
+class BehaviourOfFour : public testing::Test {
+ protected:
+  // Runs `part` for some workers at once, each in its own thread.
+  void at_once(const std::vector<size_t>& ranks, const std::function<void(Agent&)>& part) {
+    std::vector<std::thread> threads;
+    for (const size_t rank : ranks) {
+      threads.emplace_back([&, rank] { EXPECT_NO_THROW(part(group[rank])); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  const std::vector<size_t> all{0, 1, 2, 3};
+  test::LoopbackGroup group{{"a", "b", "c", "d"}};
+};
+
+using Behaviour32_Barrier = BehaviourOfFour;
+
+TEST_F(Behaviour32_Barrier, OfAll) {
+  std::atomic<int> arrived{0};
+  at_once(all, [&](Agent& agent) {
+    for (int round = 1; round <= 5; ++round) {
+      ++arrived;
+      agent.barrier();
+      EXPECT_GE(arrived, 4 * round);
+    }
+  });
+  EXPECT_EQ(arrived, 20);
+  group.shut_down();
+}
+
+TEST_F(Behaviour32_Barrier, OfDisjointSubsets) {
+  // Two meet while the others are not there at all,
+  at_once({0, 2}, [](Agent& agent) { agent.barrier({"a", "c"}); });
+  // and two pairs meet at the same time, named in any order and more than once.
+  std::atomic<int> pairs[2]{};
+  at_once(all, [&](Agent& agent) {
+    const bool first = agent.info().id < 2;
+    const bool even = agent.info().id % 2 == 0;
+    for (int round = 1; round <= 5; ++round) {
+      ++pairs[first];
+      agent.barrier(first ? (even ? Names{"a", "b"} : Names{"b", "a", "b"}) : Names{"c", "d"});
+      EXPECT_GE(pairs[first], 2 * round);
+    }
+  });
+}
+
+TEST_F(Behaviour32_Barrier, OfOverlappingSubsetsFromSeveralThreads) {
+  const std::vector<Names> sets{{"a", "b"}, {"a", "c"}, {"a", "b", "c", "d"}, {"b", "c", "d"}};
+  std::atomic<int> met{0};
+  std::vector<std::thread> threads;
+  for (const Names& set : sets) {
+    for (const std::string& name : set) {
+      threads.emplace_back([&, name] {
+        for (int round = 0; round < 20; ++round)
+          group[static_cast<size_t>(name[0] - 'a')].barrier(set);
+        ++met;
+      });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(met, 11);
+}
+
+TEST_F(Behaviour32_Barrier, OfOneSetFromSeveralThreads) {
+  std::atomic<int> arrived{0};
+  at_once({0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}, [&](Agent& agent) {
+    ++arrived;
+    agent.barrier();
+    EXPECT_GE(arrived, 4);
+  });
+  EXPECT_EQ(arrived, 12);
+}
+
+TEST_F(Behaviour32_Barrier, OfOneself) {
+  group[1].barrier({"b"});
+  test::LoopbackGroup alone({"alone"});
+  alone[0].barrier();
+}
+
+TEST_F(Behaviour32_Barrier, MistakesOfTheCaller) {
+  EXPECT_THAT([&] { group[0].barrier({"a", "nobody"}); }, fails_with(ErrorCode::kInvalidArgument));
+  EXPECT_THAT([&] { group[0].barrier({"b", "c"}); }, fails_with(ErrorCode::kInvalidArgument));
+  at_once({0, 1}, [](Agent& agent) { agent.barrier({"a", "b"}); });
+}
+
+TEST_F(Behaviour32_Barrier, WhoseLeaderIsGone) {
+  group[0].shutdown_now();
+
+  EXPECT_THAT([&] { group[1].barrier({"a", "b"}); }, fails_with(ErrorCode::kUnavailable));
+  at_once({1, 2, 3}, [](Agent& agent) { agent.barrier({"b", "c", "d"}); });
+}
+
+int64_t ask_after_barrier(std::string to) {
+  current_agent().barrier({"a", "b"});
+  return static_cast<int64_t>(to.size());
+}
+
+TEST_F(Behaviour32_Barrier, WithinHandlers) {
+  const Future<int64_t> first = group[2].async<ask_after_barrier>("a", "x");
+  const Future<int64_t> second = group[3].async<ask_after_barrier>("b", "xy");
+
+  EXPECT_EQ(first.wait() + second.wait(), 3);
+}
+
+using Behaviour32_AllGather = BehaviourOfFour;
+
+struct Report {
+  std::string name;
+  std::vector<int> numbers;
+  bool operator==(const Report&) const = default;
+};
+
+TEST_F(Behaviour32_AllGather, GivesEverybodysValueToEverybody) {
+  at_once(all, [](Agent& agent) {
+    const int id = agent.info().id;
+    for (int round = 0; round < 5; ++round) {
+      const auto ids = agent.all_gather(10 * round + id);
+      EXPECT_EQ(ids, (std::map<std::string, int>{{"a", 10 * round},
+                                                 {"b", 10 * round + 1},
+                                                 {"c", 10 * round + 2},
+                                                 {"d", 10 * round + 3}}));
+    }
+    const auto reports = agent.all_gather(Report{agent.info().name, {id, id}});
+    EXPECT_EQ(reports.at("c"), (Report{"c", {2, 2}}));
+    EXPECT_EQ(reports.size(), 4u);
+  });
+}
+
+TEST_F(Behaviour32_AllGather, OfASubset) {
+  at_once({1, 3}, [](Agent& agent) {
+    const auto names = agent.all_gather(agent.info().name, {"b", "d"});
+    EXPECT_EQ(names, (std::map<std::string, std::string>{{"b", "b"}, {"d", "d"}}));
+  });
+}
+
+TEST_F(Behaviour32_AllGather, OfTensors) {
+  at_once(all, [](Agent& agent) {
+    const at::Tensor mine = at::full({2, 3}, double(agent.info().id));
+    const auto values = agent.all_gather(std::vector<at::Tensor>{mine, mine.t(), at::Tensor()});
+    for (double id = 0; id < 4; ++id) {
+      const auto& theirs = values.at(std::string(1, static_cast<char>('a' + int(id))));
+      EXPECT_TRUE(at::equal(theirs.at(0), at::full({2, 3}, id)));
+      EXPECT_TRUE(at::equal(theirs.at(1), at::full({3, 2}, id)));
+      EXPECT_FALSE(theirs.at(2).defined());
+    }
+  });
+}
+
+TEST_F(Behaviour32_AllGather, OfSparseTensors) {
+  at_once({0, 1}, [](Agent& agent) {
+    const at::Tensor dense = at::full({3}, double(agent.info().id));
+    const at::Tensor sparse =
+        at::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), dense.slice(0, 0, 1), {5});
+    const auto values = agent.all_gather(std::vector<at::Tensor>{sparse, dense}, {"a", "b"});
+    EXPECT_TRUE(values.at("b").at(0).is_sparse());
+    EXPECT_EQ(values.at("b").at(0).to_dense().sum().item<double>(), 1);
+    EXPECT_TRUE(at::equal(values.at("b").at(1), at::ones({3})));
+  });
+}
+
+TEST_F(Behaviour32_AllGather, TimeoutNamesTheMissing) {
+  at_once({0, 2}, [](Agent& agent) {
+    try {
+      agent.all_gather(1, {}, 200ms);
+      ADD_FAILURE() << "met without b and d";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+      EXPECT_THAT(error.what(),
+                  HasSubstr("timed out in all_gather after 0.2 seconds; missing: b, d"));
+    }
+  });
+  // Others are not harmed.
+  at_once({0, 2}, [](Agent& agent) { agent.barrier({"a", "c"}); });
+}
+
+TEST_F(Behaviour32_AllGather, TimeoutOfZeroWaits) {
+  std::atomic<bool> came{false};
+  std::thread waits([&] {
+    group[0].barrier({"a", "b"}, 0s);
+    EXPECT_TRUE(came);
+  });
+  came = true;
+  group[1].barrier({"a", "b"}, 0s);
+  waits.join();
+}
+
+}  // namespace weft::behaviour_meetings

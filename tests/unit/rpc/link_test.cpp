@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/link.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "transport/loopback/loopback_transport.h"
+#include "transport/poller.h"
+
+namespace weft::rpc {
+namespace {
+
+using State = Link::State;
+using wire::FrameKind;
+
+class LinkTest : public testing::Test {
+ protected:
+  LinkTest() {
+    const auto network = std::make_shared<transport::LoopbackNetwork>();
+    const auto transport = network->transport();
+    const auto listener = transport->listen("");
+    const auto pool = std::make_shared<wire::ReceivePool>(0);
+    here_ = detail::make_ref<Link>(transport->connect(listener->address()), pool);
+    there_ = detail::make_ref<Link>(listener->accept().connection, pool);
+  }
+
+  static wire::FrameHeader ping(uint64_t id) { return {FrameKind::kPing, 0, 0, 0, id}; }
+
+  // The ids of all frames that have arrived.
+  std::vector<uint64_t> arrived() {
+    std::vector<uint64_t> ids;
+    while (there_->receive() == State::kFine) {
+      while (there_->next_frame()) ids.push_back(there_->frame().header.id);
+    }
+    return ids;
+  }
+
+  detail::Ref<Link> here_, there_;
+};
+
+TEST_F(LinkTest, FramesArriveInOrder) {
+  for (uint64_t id = 0; id < 5; ++id) here_->queue(ping(id));
+  EXPECT_TRUE(here_->has_queued());
+
+  EXPECT_EQ(here_->flush(), State::kFine);
+
+  EXPECT_FALSE(here_->has_queued());
+  EXPECT_EQ(arrived(), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(LinkTest, TellsWhereAFrameEndsInTheStream) {
+  const uint64_t first = here_->queue(ping(1));
+  const uint64_t second = here_->queue({FrameKind::kGoodbye}, std::as_bytes(std::span("why", 3)));
+  EXPECT_EQ(here_->sent_bytes(), 0u);
+
+  here_->flush();
+
+  EXPECT_EQ(first, 24u);
+  EXPECT_EQ(second, 24u + 24u + 3u);
+  EXPECT_EQ(here_->sent_bytes(), second);
+  EXPECT_GE(here_->offered_bytes(), second);
+}
+
+TEST_F(LinkTest, FramesWaitBehindTheFirstUntilItIsOpen) {
+  Encoder hello;
+  here_->queue_first({FrameKind::kHello, 0, 0, 0, wire::kHelloMagic}, hello);
+  here_->queue(ping(1));
+
+  here_->flush();
+  EXPECT_EQ(arrived(), (std::vector<uint64_t>{wire::kHelloMagic}));
+  here_->open();
+  here_->queue(ping(2));
+  here_->flush();
+
+  EXPECT_EQ(arrived(), (std::vector<uint64_t>{1, 2}));
+}
+
+TEST_F(LinkTest, OpenedBeforeItsFirstFrameIsWrittenKeepsTheOrder) {
+  Encoder hello;
+  here_->queue_first({FrameKind::kHello, 0, 0, 0, wire::kHelloMagic}, hello);
+  here_->queue(ping(1));
+
+  here_->open();
+  here_->queue(ping(2));
+  here_->flush();
+
+  EXPECT_EQ(arrived(), (std::vector<uint64_t>{wire::kHelloMagic, 1, 2}));
+}
+
+TEST_F(LinkTest, GoesOnWhereItBlocked) {
+  Encoder value;
+  const at::Tensor tensor = at::arange(1 << 20);
+  value.tensor(tensor);
+  here_->queue({FrameKind::kReply, 0, 0, 0, 9}, {}, value);
+  here_->queue(ping(10));
+  EXPECT_EQ(here_->flush(), State::kBlocked);
+  EXPECT_TRUE(here_->blocked());
+
+  std::vector<at::Tensor> tensors;
+  std::vector<uint64_t> ids;
+  while (ids.size() < 2) {
+    const State state = there_->receive();
+    ASSERT_NE(state, State::kBroken);
+    while (there_->next_frame()) {
+      ids.push_back(there_->frame().header.id);
+      for (at::Tensor& each : there_->frame().tensors) tensors.push_back(each);
+    }
+    here_->flush();
+  }
+
+  EXPECT_EQ(ids, (std::vector<uint64_t>{9, 10}));
+  ASSERT_EQ(tensors.size(), 1u);
+  EXPECT_TRUE(at::equal(tensors[0], tensor));
+  EXPECT_FALSE(here_->blocked());
+  EXPECT_EQ(here_->unsent_bytes(), 0u);
+}
+
+TEST_F(LinkTest, KnowsThatItStandsWithinAFrame) {
+  const wire::FrameHeader header{FrameKind::kGoodbye, 0, 0, 10, 0, 0};
+  const iovec half{const_cast<wire::FrameHeader*>(&header), sizeof header};
+  here_->connection().send(&half, 1);
+
+  there_->receive();
+
+  EXPECT_FALSE(there_->next_frame());
+  EXPECT_TRUE(there_->within_frame());
+  EXPECT_EQ(there_->received_bytes(), 24u);
+}
+
+TEST_F(LinkTest, BrokenItSaysWhyAndStaysSo) {
+  here_->close();
+
+  EXPECT_EQ(there_->receive(), State::kBroken);
+  EXPECT_NE(there_->why_broken(), "");
+  there_->queue(ping(1));
+  EXPECT_EQ(there_->flush(), State::kBroken);
+}
+
+TEST_F(LinkTest, ManyThreadsMayQueueAndFlush) {
+  constexpr uint64_t kEach = 2000;
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 3; ++t) {
+    threads.emplace_back([this, t] {
+      for (uint64_t i = 0; i < kEach; ++i) {
+        here_->queue(ping(t << 32 | i));
+        while (here_->flush() == State::kBlocked) std::this_thread::yield();
+      }
+    });
+  }
+  std::vector<uint64_t> next(3);
+  uint64_t total = 0;
+
+  while (total < 3 * kEach) {
+    for (const uint64_t id : arrived()) {
+      ASSERT_EQ(id & UINT32_MAX, next[id >> 32]++) << "frames of one thread stay in order";
+      ++total;
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(here_->unsent_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace weft::rpc

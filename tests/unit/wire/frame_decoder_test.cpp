@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "wire/frame_decoder.h"
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/error.h"
+#include "wire/outbox.h"
+
+namespace weft::wire {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using testing::HasSubstr;
+
+std::shared_ptr<ReceivePool> pool() { return std::make_shared<ReceivePool>(0); }
+
+class Stream {
+ public:
+  Stream& frame(FrameHeader header, const std::string& body = "") {
+    outbox_.add(header, std::as_bytes(std::span(body)));
+    return *this;
+  }
+  Stream& tensors(FrameHeader header, const std::vector<at::Tensor>& tensors) {
+    Encoder value;
+    for (const at::Tensor& tensor : tensors) value.tensor(tensor);
+    value.write("tail", 4);
+    outbox_.add(header, {}, value);
+    return *this;
+  }
+  Bytes bytes() {
+    iovec pieces[64];
+    Bytes all;
+    while (!outbox_.empty()) {
+      const int count = outbox_.gather(pieces, 64);
+      size_t n = 0;
+      for (int i = 0; i < count; ++i) {
+        const auto* data = static_cast<const std::byte*>(pieces[i].iov_base);
+        all.insert(all.end(), data, data + pieces[i].iov_len);
+        n += pieces[i].iov_len;
+      }
+      outbox_.consume(n);
+    }
+    return all;
+  }
+
+ private:
+  Outbox outbox_;
+};
+
+struct Received {
+  FrameHeader header;
+  std::string body;
+  std::vector<at::Tensor> tensors;
+};
+
+std::vector<Received> feed(FrameDecoder& decoder, std::span<const std::byte> bytes, size_t piece) {
+  std::vector<Received> frames;
+  Frame frame;
+  while (!bytes.empty()) {
+    const std::span<std::byte> into = decoder.prepare();
+    const size_t n = std::min({into.size(), bytes.size(), piece});
+    std::memcpy(into.data(), bytes.data(), n);
+    bytes = bytes.subspan(n);
+    decoder.commit(n);
+    while (decoder.next(frame)) {
+      frames.push_back({frame.header,
+                        {reinterpret_cast<const char*>(frame.body.data()), frame.body.size()},
+                        std::move(frame.tensors)});
+    }
+  }
+  return frames;
+}
+
+std::vector<Received> feed(std::span<const std::byte> bytes, size_t piece = SIZE_MAX) {
+  FrameDecoder decoder(pool());
+  return feed(decoder, bytes, piece);
+}
+
+// The message of the error that `bytes` are refused with.
+std::string refusal(const Bytes& bytes) {
+  try {
+    feed(bytes);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadMessage);
+    return error.message();
+  }
+}
+
+Bytes header_alone(FrameHeader header) {
+  const auto* data = reinterpret_cast<const std::byte*>(&header);
+  return {data, data + sizeof header};
+}
+
+Bytes everything() {
+  const at::Tensor sparse =
+      at::sparse_coo_tensor(at::tensor({0, 2}, at::kLong).view({1, 2}), at::ones({2}), {4});
+  return Stream()
+      .frame({FrameKind::kHello, 0, 0, 0, kHelloMagic}, "who")
+      .frame({FrameKind::kPing, 0, 0, 0, 3})
+      .tensors({FrameKind::kCall, 0, 0, 0, 1}, {at::arange(5), at::Tensor(), at::empty({0, 3})})
+      .tensors({FrameKind::kReply, 0, 0, 0, 2}, {at::arange(9000), at::arange(2), sparse, at::arange(40)})
+      .frame({FrameKind::kReply, kFailed, 0, 0, 4}, std::string(70'000, 'x'))
+      .tensors({FrameKind::kReply, 0, 0, 0, 5}, {at::Tensor(), at::arange(50'000)})
+      .frame({FrameKind::kGoodbye}, "bye")
+      .bytes();
+}
+
+TEST(FrameDecoder, FramesComeOutAsTheyWentIn) {
+  const auto frames = feed(everything());
+
+  ASSERT_EQ(frames.size(), 7u);
+  EXPECT_EQ(frames[0].body, "who");
+  EXPECT_EQ(frames[1].header.id, 3u);
+  EXPECT_EQ(frames[2].body, "tail");
+  ASSERT_EQ(frames[2].tensors.size(), 3u);
+  EXPECT_TRUE(at::equal(frames[2].tensors[0], at::arange(5)));
+  EXPECT_FALSE(frames[2].tensors[1].defined());
+  EXPECT_EQ(frames[2].tensors[2].sizes(), at::IntArrayRef({0, 3}));
+  ASSERT_EQ(frames[3].tensors.size(), 4u);
+  EXPECT_TRUE(at::equal(frames[3].tensors[0], at::arange(9000)));
+  EXPECT_TRUE(frames[3].tensors[2].is_sparse());
+  EXPECT_EQ(frames[4].body.size(), 70'000u);
+  EXPECT_TRUE(at::equal(frames[5].tensors[1], at::arange(50'000)));
+  EXPECT_EQ(frames[6].body, "bye");
+}
+
+TEST(FrameDecoder, ByteByByteGivesTheSameAsAtOnce) {
+  const Bytes bytes = everything();
+  const auto at_once = feed(bytes);
+
+  for (const size_t piece : {1, 2, 3, 7, 23, 24, 25, 1000, 4095, 65'536}) {
+    const auto in_pieces = feed(bytes, piece);
+
+    ASSERT_EQ(in_pieces.size(), at_once.size()) << piece;
+    for (size_t i = 0; i < at_once.size(); ++i) {
+      EXPECT_EQ(in_pieces[i].header.id, at_once[i].header.id) << piece;
+      EXPECT_EQ(in_pieces[i].body, at_once[i].body) << piece;
+      ASSERT_EQ(in_pieces[i].tensors.size(), at_once[i].tensors.size()) << piece;
+      for (size_t t = 0; t < at_once[i].tensors.size(); ++t) {
+        const at::Tensor& expected = at_once[i].tensors[t];
+        const at::Tensor& got = in_pieces[i].tensors[t];
+        ASSERT_EQ(got.defined(), expected.defined());
+        if (!expected.defined()) continue;
+        EXPECT_TRUE(expected.is_sparse() ? at::equal(got.to_dense(), expected.to_dense())
+                                         : at::equal(got, expected));
+      }
+    }
+  }
+}
+
+TEST(FrameDecoder, KnowsWhetherItStandsBetweenFrames) {
+  const Bytes bytes = Stream().tensors({FrameKind::kReply}, {at::arange(9000)}).bytes();
+  FrameDecoder decoder(pool());
+  EXPECT_TRUE(decoder.at_frame_boundary());
+
+  feed(decoder, std::span(bytes).first(1), 1);
+  EXPECT_FALSE(decoder.at_frame_boundary());
+  feed(decoder, std::span(bytes).subspan(1, bytes.size() - 2), SIZE_MAX);
+  EXPECT_FALSE(decoder.at_frame_boundary());
+  feed(decoder, std::span(bytes).last(1), 1);
+
+  EXPECT_TRUE(decoder.at_frame_boundary());
+}
+
+TEST(FrameDecoder, ALargeBodyDoesNotStayAllocated) {
+  const Bytes bytes = Stream().frame({FrameKind::kReply, kFailed}, std::string(1 << 20, 'x')).bytes();
+  FrameDecoder decoder(pool());
+
+  feed(decoder, bytes, SIZE_MAX);
+  EXPECT_GE(decoder.buffer_bytes(), size_t{1} << 20);
+  decoder.prepare();
+
+  EXPECT_EQ(decoder.buffer_bytes(), size_t{64} << 10);
+}
+
+TEST(FrameDecoder, AClaimedBodyAllocatesNothing) {
+  const Bytes bytes = header_alone({FrameKind::kCall, 0, 0, 256u << 20, 1, 0});
+  FrameDecoder decoder(pool());
+
+  feed(decoder, bytes, SIZE_MAX);
+
+  EXPECT_EQ(decoder.buffer_bytes(), size_t{64} << 10);
+}
+
+TEST(FrameDecoder, RefusesHeadersThatNoWorkerSends) {
+  EXPECT_THAT(refusal(Bytes(24)), HasSubstr("0x00"));
+  EXPECT_THAT(refusal(header_alone({static_cast<FrameKind>(8)})), HasSubstr("0x08"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kPing, 1})), HasSubstr("flags"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kCall, kFailed})), HasSubstr("flags"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kHello, 0, 0, 0, 1})), HasSubstr("magic"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kHello, 0, 0, 16'385, kHelloMagic})),
+              HasSubstr("16385"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 0, (256u << 20) + 1})), HasSubstr("body"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kPing, 0, 0, 1})), HasSubstr("body"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kPing, 0, 1})), HasSubstr("tensors"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 12'289})), HasSubstr("12289"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 0, 0, 0, (uint64_t{1} << 40) + 1})),
+              HasSubstr("bytes"));
+}
+
+TEST(FrameDecoder, RefusesBytesOfTensorsThatItsTableDoesNotHave) {
+  Bytes bytes = Stream().tensors({FrameKind::kReply}, {at::arange(4)}).bytes();
+  bytes[16] = static_cast<std::byte>(31);  // bulk bytes: one less
+
+  EXPECT_THAT(refusal(bytes), HasSubstr("its table says"));
+}
+
+TEST(FrameDecoder, RefusesAStrangerByItsFirstByte) {
+  FrameDecoder decoder(pool());
+  decoder.expect_hello();
+  const std::byte first{'G'};
+
+  EXPECT_THROW(feed(decoder, {&first, 1}, 1), Error);
+}
+
+TEST(FrameDecoder, AfterTheHelloAnythingMayCome) {
+  const Bytes hello = Stream().frame({FrameKind::kHello, 0, 0, 0, kHelloMagic}, "who").bytes();
+  const Bytes ping = Stream().frame({FrameKind::kPing}).bytes();
+  FrameDecoder decoder(pool());
+  decoder.expect_hello();
+  feed(decoder, hello, 1);
+
+  decoder.expect_any();
+
+  EXPECT_EQ(feed(decoder, ping, 1).size(), 1u);
+}
+
+}  // namespace
+}  // namespace weft::wire
