@@ -45,22 +45,6 @@ int find_free_port() {
 
 }  // namespace
 
-TemporaryDirectory::TemporaryDirectory() {
-  const char* parent = std::getenv("TMPDIR");
-  if (parent == nullptr || *parent == '\0') parent = "/tmp";
-  std::string pattern =
-      std::filesystem::absolute(std::filesystem::path(parent) / "weft-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr)
-    throw_errno("cannot make a temporary directory " + pattern);
-  path_ = pattern;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  // Failing is no reason to fail the run: all that is left is a small directory.
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 WorkerEnvironment::WorkerEnvironment(int workers) : workers_(workers) {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (!belongs_to_rank(*variable)) shared_.emplace_back(*variable);
@@ -68,7 +52,7 @@ WorkerEnvironment::WorkerEnvironment(int workers) : workers_(workers) {
   if (std::getenv("WEFT_RENDEZVOUS") == nullptr) {
     meeting_place_.emplace();
     shared_.push_back(
-        fmt::format("WEFT_RENDEZVOUS=file://{}/store", meeting_place_->path().string()));
+        fmt::format("WEFT_RENDEZVOUS=file://{}/store", meeting_place_->path()));
   }
   set_unless_present("MASTER_ADDR", "127.0.0.1");
   set_unless_present("MASTER_PORT", std::to_string(find_free_port()));

@@ -3,26 +3,13 @@
 
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/temporary_directory.h"
+
 namespace weft::process {
-
-// A fresh directory that only this user can enter, gone with the object.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // This process's environment plus rank, world size and a place to meet: WEFT_RENDEZVOUS for Weft,
 // MASTER_ADDR and MASTER_PORT for process groups. A place that is set already is kept, so that
@@ -38,7 +25,7 @@ class WorkerEnvironment {
   void set_unless_present(const char* name, const std::string& value);
 
   int workers_;
-  std::optional<TemporaryDirectory> meeting_place_;
+  std::optional<base::TemporaryDirectory> meeting_place_;
   std::vector<std::string> shared_;
 };
 

@@ -18,6 +18,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/temporary_directory.h"
 #include "process/descriptor.h"
 
 namespace weft::test {
@@ -36,18 +37,11 @@ inline bool holds_in_time(const std::function<bool()>& condition) {
 
 class TestDirectory {
  public:
-  TestDirectory() {
-    std::string pattern = testing::TempDir() + "launch_test-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) process::throw_errno(pattern);
-    path_ = pattern;
-  }
-  ~TestDirectory() { std::filesystem::remove_all(path_); }
-
-  std::string path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ / name; }
+  std::string path() const { return directory_.path(); }
+  std::string operator/(const std::string& name) const { return path() + "/" + name; }
 
  private:
-  std::filesystem::path path_;
+  base::TemporaryDirectory directory_{"launch_test"};
 };
 
 // Starts with default signal actions and without the variables that describe a worker. Every

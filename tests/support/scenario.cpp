@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -119,12 +118,9 @@ struct Workers::Process {
 };
 
 Workers::Workers(const std::string& scenario, int world_size, const Environment& environment) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "weft-test-XXXXXX").string();
-  if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot make " + pattern);
-  directory_ = pattern;
   for (int rank = 0; rank < world_size; ++rank) {
     auto process = std::make_unique<Process>();
-    process->output_path = directory_ + "/output" + std::to_string(rank);
+    process->output_path = directory_.path() + "/output" + std::to_string(rank);
     int release[2];
     int tell[2];
     if (pipe2(release, O_CLOEXEC) != 0 || pipe2(tell, O_CLOEXEC) != 0) {
@@ -134,7 +130,7 @@ Workers::Workers(const std::string& scenario, int world_size, const Environment&
     all["WEFT_TEST_SCENARIO"] = scenario;
     all["RANK"] = std::to_string(rank);
     all["WORLD_SIZE"] = std::to_string(world_size);
-    all.try_emplace("WEFT_RENDEZVOUS", "file://" + directory_ + "/store");
+    all.try_emplace("WEFT_RENDEZVOUS", "file://" + directory_.path() + "/store");
     all.try_emplace("OMP_NUM_THREADS", "1");
     const pid_t parent = getpid();
     process->pid = fork();
@@ -160,8 +156,6 @@ Workers::Workers(const std::string& scenario, int world_size, const Environment&
 
 Workers::~Workers() {
   processes_.clear();
-  std::error_code ignored;
-  std::filesystem::remove_all(directory_, ignored);
 }
 
 pid_t Workers::pid(int rank) const { return processes_.at(static_cast<size_t>(rank))->pid; }

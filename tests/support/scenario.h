@@ -22,6 +22,8 @@
 #include <string>
 #include <vector>
 
+#include "base/temporary_directory.h"
+
 namespace weft::test {
 
 using Scenario = std::function<int(int rank, int world_size)>;
@@ -78,7 +80,7 @@ class Workers {
  private:
   struct Process;
   std::vector<std::unique_ptr<Process>> processes_;
-  std::string directory_;
+  base::TemporaryDirectory directory_{"weft-test"};
 };
 
 }  // namespace weft::test
