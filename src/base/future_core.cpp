@@ -100,6 +100,7 @@ void FutureCore::attach(Task task) {
   Continuation* head = continuations_.load(std::memory_order_acquire);
   for (;;) {
     if (head == settled_mark()) {
+      node->next = nullptr;  // set by an attempt that lost against settle()
       run_continuations(node.release());
       return;
     }

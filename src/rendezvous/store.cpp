@@ -51,8 +51,8 @@ c10::intrusive_ptr<c10d::Store> open_tcp(const std::string& host, uint16_t port,
 c10::intrusive_ptr<c10d::Store> open_by_method(const Invitation& invitation) {
   const std::string& method = invitation.method;
   if (method.starts_with("env://")) {
-    return open_tcp(environment("MASTER_ADDR"), parse_port(environment("MASTER_PORT"), "MASTER_PORT"),
-                    invitation);
+    const std::string host = environment("MASTER_ADDR");
+    return open_tcp(host, parse_port(environment("MASTER_PORT"), "MASTER_PORT"), invitation);
   }
   if (method.starts_with("tcp://")) {
     const std::string address = method.substr(6);
@@ -81,7 +81,8 @@ std::map<StoreKey, OpenStore>& stores() {
 StoreKey key_of(const Invitation& invitation) {
   std::string method = invitation.method;
   if (method.starts_with("env://")) {
-    method += environment("MASTER_ADDR") + ":" + environment("MASTER_PORT");
+    method += environment("MASTER_ADDR");
+    method += ":" + environment("MASTER_PORT");
   }
   return {method, invitation.rank};
 }

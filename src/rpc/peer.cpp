@@ -2,6 +2,7 @@
 #include "rpc/peer.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -23,6 +24,7 @@ constexpr size_t kSentAtOnce = 8;            // calls unanswered below which eac
 constexpr size_t kEnoughToSend = 32 * 1024;  // bytes that are worth a system call of their own
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
 constexpr int kQuietTicksBeforeWatching = 10;
+constexpr int kPatienceWithLoop = 1000;
 constexpr int kLoopReceives = 64;  // before the loop looks at others again
 
 bool is_reserved(const detail::FunctionEntry& function) { return function.name.starts_with("sys."); }
@@ -79,7 +81,7 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
     lock.unlock();
     return fail(call, *closed_because_);
   }
-  if (!window_.has_room(terms.depth, Access::bytes(call)) &&
+  if (!has_room(terms, Access::bytes(call)) &&
       !wait_for_room(lock, terms, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
     lock.unlock();
@@ -93,7 +95,8 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
     if (state_ == State::kIdle) connect();
   } catch (const Error& error) {
     lock.unlock();
-    return fail(call, error);
+    return fail(call, Error(error.code(), fmt::format("{} was not sent to {}: {}", function.name,
+                                                      member_.info.name, error.message())));
   }
   queue_call(call, function, arguments, terms);
   const bool defer = should_defer(terms);
@@ -137,10 +140,18 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
       link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments);
 }
 
+// Calls that were given up leave the window, but what of them is unsent stays in memory until it is
+// sent or the link breaks: it counts as well.
+bool Peer::has_room(const CallTerms& terms, size_t bytes) const {
+  if (!window_.has_room(terms.depth, bytes)) return false;
+  const size_t unsent = link_ ? link_->unsent_bytes() : 0;
+  return unsent == 0 || unsent + bytes <= runtime_->options.window_bytes;
+}
+
 // The window is full: receive what makes room, or sleep while another thread does.
 bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
   detail::BlockingRegion region;
-  while (state_ != State::kClosed && !window_.has_room(terms.depth, bytes)) {
+  while (state_ != State::kClosed && !has_room(terms, bytes)) {
     const base::Time now = runtime_->clock->now();
     if (now >= terms.deadline) return false;
     if (state_ == State::kConnected && may_receive()) {
@@ -154,7 +165,7 @@ bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
       continue;
     }
     ++waiting_for_room_;
-    const base::Time until = std::min(terms.deadline, now + std::chrono::milliseconds(100));
+    const base::Time until = std::min(terms.deadline, now + std::chrono::milliseconds(10));
     room_.wait_for(lock, until - now);
     --waiting_for_room_;
   }
@@ -163,7 +174,13 @@ bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
 
 // A link that nobody receives on may have been closed unnoticed; a call sent there would be lost.
 void Peer::notice_dead_link(Lock& lock) {
-  if (receiver_ != Receiver::kNobody && !(receiver_ == Receiver::kLoop && !loop_receiving_)) return;
+  // The loop may be about to find out.
+  for (int i = 0; loop_receiving_ && i < kPatienceWithLoop; ++i) {
+    lock.unlock();
+    sched_yield();
+    lock.lock();
+  }
+  if (state_ != State::kConnected || receiver_ == Receiver::kCaller || loop_receiving_) return;
   const transport::Readiness ready = transport::wait_for_descriptor(
       link_->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
   if (!ready.readable) return;
@@ -179,16 +196,14 @@ void Peer::connect() {
   const base::Time now = runtime_->clock->now();
   if (!backoff_.may_try(now)) {
     throw Error(ErrorCode::kUnavailable,
-                fmt::format("{} cannot be reached at {}: {}", member_.info.name, member_.address,
-                            last_failure_));
+                fmt::format("no connection to {}: {}", member_.address, last_failure_));
   }
   try {
     link_ = detail::make_ref<Link>(runtime_->transport->connect(member_.address), runtime_->pool);
   } catch (const Error& error) {
     backoff_.on_failure(now);
     last_failure_ = error.message();
-    throw Error(ErrorCode::kUnavailable,
-                fmt::format("{} cannot be reached: {}", member_.info.name, error.message()));
+    throw Error(ErrorCode::kUnavailable, error.message());
   }
   wire::Hello hello;
   hello.group = runtime_->group.token;
@@ -585,9 +600,12 @@ void Peer::on_time(base::Time now) {
   std::optional<Error> lost;
   bool ping = false;
   bool suspect = false;
-  // What leaves is taken by somebody: a large frame may keep both sides from saying anything else.
-  if (link && std::exchange(sent_at_last_time_, link->sent_bytes()) != link->sent_bytes()) {
-    heartbeat_.on_received(now);
+  // A large frame may keep both sides from saying anything else. While more waits than the system
+  // takes, whatever leaves makes room for what the peer has taken: a sign of life.
+  if (link) {
+    const uint64_t sent = link->sent_bytes();
+    const bool grew = std::exchange(sent_at_last_time_, sent) != sent;
+    if (std::exchange(blocked_at_last_time_, link->blocked()) && grew) heartbeat_.on_received(now);
   }
   const base::Duration silence = heartbeat_.silence(now);
   if (state_ == State::kConnecting && now >= connect_by_) {

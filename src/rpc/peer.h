@@ -86,6 +86,7 @@ class Peer final : public detail::RefCounted {
   using Call = detail::OutgoingCall;
 
   // Sending. Under the lock.
+  bool has_room(const CallTerms& terms, size_t bytes) const;
   bool wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes);
   void notice_dead_link(Lock& lock);
   void connect();
@@ -142,6 +143,7 @@ class Peer final : public detail::RefCounted {
   std::string last_failure_;
   Heartbeat heartbeat_;
   uint64_t sent_at_last_time_ = 0;
+  bool blocked_at_last_time_ = false;
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
   Receiver receiver_ = Receiver::kNobody;

@@ -65,9 +65,11 @@ Future<std::optional<std::chrono::nanoseconds>> time_left_in_continuation(std::s
   return current_agent().async<twice>(next, 1).then(
       [next](int64_t) { return current_agent().async<time_left>(next); });
 }
+// Sees that nobody waits any more, but does not answer before it is let go.
 void until_cancelled() {
   ++started;
   if (eventually([] { return current_call::cancelled(); })) ++saw_cancel;
+  eventually([] { return let_go.load(); });
 }
 void until_cancelled_at(std::string next) { current_agent().sync<until_cancelled>(next); }
 void until_let_go() {
@@ -91,7 +93,10 @@ class BehaviourInTime : public testing::Test {
     options.dead_after = 200'000h;
     return options;
   }
-  ~BehaviourInTime() override { unanswered.answer_all(0); }
+  ~BehaviourInTime() override {
+    let_go = true;
+    unanswered.answer_all(0);
+  }
 
   uint64_t counter(size_t rank, const char* name) {
     return group[rank].debug_info().counters.at(name);
@@ -314,13 +319,16 @@ TEST_F(Behaviour13_GivingUp, CancelIsSeenByTheFunctionAndWhatItCalled) {
 }
 
 TEST_F(Behaviour13_GivingUp, TimeoutIsSeenByTheFunctionAndWhatItCalled) {
-  const Future<void> call = group[0].async<until_cancelled_at>({"b", 5s}, "c");
-  ASSERT_TRUE(eventually([] { return started == 1; }));
+  const Future<void> direct = group[0].async<until_cancelled>({"b", 5s});
+  const Future<void> nested = group[0].async<until_cancelled_at>({"b", 5s}, "c");
+  ASSERT_TRUE(eventually([] { return started == 2; }));
 
   clock->advance(5s);
 
-  EXPECT_THAT([&] { call.wait(); }, fails_with(ErrorCode::kTimeout));
-  EXPECT_TRUE(eventually([] { return saw_cancel == 1; }));
+  EXPECT_THAT([&] { direct.wait(); }, fails_with(ErrorCode::kTimeout));
+  // Here the call in between has timed out as well and may have said so first.
+  EXPECT_THAT([&] { nested.wait(); }, testing::ThrowsMessage<Error>(HasSubstr("kTimeout")));
+  EXPECT_TRUE(eventually([] { return saw_cancel == 2; }));
 }
 
 TEST_F(Behaviour13_GivingUp, DeathOfTheCallerIsSeenByTheFunction) {
