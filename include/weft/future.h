@@ -144,8 +144,9 @@ class Promise {
   /// Throws kInvalidArgument if there is an outcome already.
   template <typename... V>
   void set_value(V&&... value) {
+    detail::Stored<T> stored(std::forward<V>(value)...);  // may throw: before there is an outcome
     claim();
-    state_->settle_value(detail::Stored<T>(std::forward<V>(value)...));
+    state_->settle_value(std::move(stored));
   }
   void set_error(const Error& error) { set_exception(std::make_exception_ptr(error)); }
   void set_exception(std::exception_ptr error) {
@@ -224,10 +225,11 @@ void run_into(Promise<R> promise, F& f, const Arg& value) {
       Future<R> inner = invoke();
       inner.on_ready([promise = std::move(promise)](const Future<R>& done) mutable {
         auto& state = FutureAccess::state(done);
-        if (state.failed()) {
-          promise.set_exception(state.exception());
-        } else {
+        try {
+          if (state.failed()) state.rethrow();
           promise.set_value(state.value());
+        } catch (...) {
+          promise.set_exception(std::current_exception());
         }
       });
     } else if constexpr (std::is_void_v<R>) {

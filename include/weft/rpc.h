@@ -41,8 +41,8 @@ WorkerInfo get_worker_info();
 WorkerInfo get_worker_info(const Destination& worker);
 
 /// Waits until every one of `workers` (nobody named: every member) has come here with the same set,
-/// of which this worker must be one. Throws kTimeout naming those who did not come. Different sets
-/// may meet at the same time; one set meets from one thread at a time.
+/// of which this worker must be one. Throws kTimeout naming those who did not come. Any
+/// number of sets, and of threads of one set, may meet at the same time.
 void barrier(const std::vector<std::string>& workers = {},
              Timeout timeout = std::chrono::seconds(60));
 

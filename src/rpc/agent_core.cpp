@@ -164,11 +164,10 @@ Future<AgentCore::Parts> AgentCore::on_gather(std::vector<std::string> set, uint
   return promise->future();
 }
 
-std::vector<std::string> AgentCore::who_is_missing(const std::vector<std::string>& set,
-                                                   uint64_t round) {
+std::vector<std::string> AgentCore::on_withdraw(const std::vector<std::string>& set, uint64_t round,
+                                                const std::string& who) {
   std::lock_guard lock(meeting_mutex_);
-  std::vector<std::string> missing = gathering_.missing(set, round);
-  return missing;
+  return gathering_.withdraw(set, round, who);
 }
 
 AgentCore::Parts AgentCore::gather(GatheredPart mine, std::vector<std::string> set, Timeout timeout) {
@@ -195,11 +194,17 @@ AgentCore::Parts AgentCore::gather(GatheredPart mine, std::vector<std::string> s
     std::string missing;
     try {
       for (const std::string& name :
-           call<sys_missing>(*this, leader, std::chrono::seconds(1), set, round).wait()) {
+           call<sys_withdraw>(*this, leader, std::chrono::seconds(1), set, round, runtime_->name())
+               .wait()) {
         missing += (missing.empty() ? "" : ", ") + name;
       }
     } catch (const Error&) {
       missing = set.front() + " does not answer";
+    }
+    {
+      // Those who come late find us in the same round when we try again.
+      std::lock_guard lock(meeting_mutex_);
+      if (rounds_[set] == round + 1) rounds_[set] = round;
     }
     throw Error(ErrorCode::kTimeout,
                 fmt::format("timed out in all_gather after {} seconds; missing: {}",

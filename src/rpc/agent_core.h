@@ -60,7 +60,8 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   Future<Parts> on_gather(std::vector<std::string> set, uint64_t round, std::string who,
                           GatheredPart part);
   void on_probe(int coordinator);
-  std::vector<std::string> who_is_missing(const std::vector<std::string>& set, uint64_t round);
+  std::vector<std::string> on_withdraw(const std::vector<std::string>& set, uint64_t round,
+                                       const std::string& who);
 
   Parts gather(GatheredPart mine, std::vector<std::string> set, Timeout timeout);
 

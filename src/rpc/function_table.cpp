@@ -70,6 +70,38 @@ void rename_function(FunctionEntry& entry, std::string name) {
 
 namespace rpc {
 
+namespace {
+
+// "space::name<(Mode)0>(int, char) const" -> "space::name<(Mode)0>". Parameters are the signature's
+// business.
+std::string without_parameters(std::string name) {
+  if (name.ends_with(" const")) name.resize(name.size() - 6);
+  if (!name.ends_with(')')) return name;
+  int depth = 0;
+  for (size_t at = name.size(); at-- > 0;) {
+    if (name[at] == ')') ++depth;
+    if (name[at] == '(' && --depth == 0) {
+      if (at > 0 && name.compare(at, std::string::npos, "(anonymous namespace)") != 0) name.resize(at);
+      break;
+    }
+  }
+  return name;
+}
+
+// Instances of templates come with their result type: "int name<1>" -> "name<1>".
+std::string without_result(std::string name) {
+  int depth = 0;
+  size_t start = 0;
+  for (size_t at = 0; at < name.size(); ++at) {
+    if (name[at] == '(' || name[at] == '<') ++depth;
+    if (name[at] == ')' || name[at] == '>') --depth;
+    if (name[at] == ' ' && depth == 0) start = at + 1;
+  }
+  return name.substr(start);
+}
+
+}  // namespace
+
 std::string function_name_from_tag(const char* tag) {
   // "weft::detail::FunctionTag<&(space::name(int, char))>", "...<&space::name>" or
   // "...<main::{lambda(int)#1}{}>"
@@ -84,14 +116,7 @@ std::string function_name_from_tag(const char* tag) {
     name = name.substr(1, name.size() - 2);
   }
   const bool lambda = name.find("{lambda") != std::string::npos || name.find("$_") != std::string::npos;
-  if (!lambda) {
-    // Parameters are the signature's business; the first '(' behind the name starts them.
-    size_t at = name.find('(');
-    while (at != std::string::npos && name.compare(at, 21, "(anonymous namespace)") == 0) {
-      at = name.find('(', at + 21);
-    }
-    if (at != std::string::npos && at > 0) name.resize(at);
-  }
+  if (!lambda) name = without_result(without_parameters(std::move(name)));
   if (name.size() > wire::kMaxNameBytes) {
     const std::string suffix = fmt::format("#{:016x}", hash_signature(name));
     name = name.substr(0, wire::kMaxNameBytes - suffix.size()) + suffix;

@@ -24,17 +24,17 @@ class Gathering {
   void on_arrival(const std::vector<std::string>& set, uint64_t round, const std::string& who,
                   Value value, Answer answer) {
     const Key key{set, round};
-    // Earlier rounds of this set were given up by those who are here now.
-    for (auto old = meetings_.lower_bound({set, 0}); old != meetings_.end() && old->first < key;) {
-      old = meetings_.erase(old);
-    }
     Meeting& meeting = meetings_[key];
     meeting.values.insert_or_assign(who, std::move(value));
     meeting.answers[who] = std::move(answer);
     if (meeting.values.size() < set.size()) return;
     Meeting complete = std::move(meeting);
     meetings_.erase(key);
-    for (auto& [name, reply] : complete.answers) reply(complete.values);
+    // Whoever leads is answered last: he may leave when he is.
+    for (auto& [name, reply] : complete.answers) {
+      if (name != set.front()) reply(complete.values);
+    }
+    complete.answers[set.front()](complete.values);
   }
 
   /// Who has not come yet.
@@ -45,6 +45,19 @@ class Gathering {
       if (found == meetings_.end() || !found->second.values.contains(name)) names.push_back(name);
     }
     return names;
+  }
+
+  /// Takes `who` out of a round it gave up; returns who had not come by then.
+  std::vector<std::string> withdraw(const std::vector<std::string>& set, uint64_t round,
+                                    const std::string& who) {
+    std::vector<std::string> still_missing = missing(set, round);
+    auto found = meetings_.find({set, round});
+    if (found != meetings_.end()) {
+      found->second.values.erase(who);
+      found->second.answers.erase(who);
+      if (found->second.values.empty()) meetings_.erase(found);
+    }
+    return still_missing;
   }
 
   /// Gives everything up: whoever waits is not answered.

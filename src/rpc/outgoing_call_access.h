@@ -18,6 +18,18 @@ struct OutgoingCallAccess {
   static uint32_t& depth(Call& call) { return call.depth_; }
   static detail::SteadyTime& started(Call& call) { return call.started_; }
   static detail::SteadyTime& deadline(Call& call) { return call.deadline_; }
+  /// The maker's side: true if nobody asked to make the call anew; from now on nobody does.
+  static bool finish_starting(Call& call) {
+    uint8_t expected = Call::kStarting;
+    return call.phase_.compare_exchange_strong(expected, Call::kStarted) ||
+           expected == Call::kStarted;
+  }
+  /// The other side: true if the maker will make it anew.
+  static bool ask_anew(Call& call) {
+    uint8_t expected = Call::kStarting;
+    return call.phase_.compare_exchange_strong(expected, Call::kMakeAnew);
+  }
+  static void never_anew(Call& call) { call.phase_.store(Call::kStarted); }
   static bool sleep(Call& call, std::optional<detail::SteadyTime> until) { return call.sleep(until); }
   static void mark_sleeper(Call& call) { call.mark(); }
   static void nudge(Call& call) { call.nudge(); }

@@ -75,17 +75,29 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
     runtime_->counters.outstanding.fetch_add(1, std::memory_order_relaxed);
   }
 
+  if (send(call, function, arguments, terms)) return;
+  // The connection turned out to be broken before a byte of the call had left: it is made anew, on
+  // a new connection, once.
+  Access::never_anew(call);
+  send(call, function, arguments, terms);
+}
+
+// False: nothing was sent and nothing settled, because of a connection that had broken before.
+bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                const CallTerms& terms) {
   Lock lock(mutex_);
   Access::started(call) = runtime_->clock->now();
   if (state_ == State::kClosed) {
     lock.unlock();
-    return fail(call, *closed_because_);
+    fail(call, *closed_because_);
+    return true;
   }
   if (!has_room(terms, Access::bytes(call)) &&
       !wait_for_room(lock, terms, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
     lock.unlock();
-    return fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
+    fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
+    return true;
   }
   try {
     if (state_ == State::kConnected && Access::started(call) - last_received_ > kQuietLink) {
@@ -95,8 +107,9 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
     if (state_ == State::kIdle) connect();
   } catch (const Error& error) {
     lock.unlock();
-    return fail(call, Error(error.code(), fmt::format("{} was not sent to {}: {}", function.name,
-                                                      member_.info.name, error.message())));
+    fail(call, Error(error.code(), fmt::format("{} was not sent to {}: {}", function.name,
+                                               member_.info.name, error.message())));
+    return true;
   }
   queue_call(call, function, arguments, terms);
   const bool defer = should_defer(terms);
@@ -104,11 +117,13 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
   const bool connected = state_ == State::kConnected;
   const bool expires_soon = calls_.earliest_deadline() == terms.deadline;
   if (defer) deferred_ = true;
+  if (!connected || defer) Access::never_anew(call);
   lock.unlock();
 
   runtime_->pulse.touch();
   if (expires_soon) update_due();
   if (connected && !defer) flush(link);
+  return Access::finish_starting(call);
 }
 
 bool Peer::should_defer(const CallTerms& terms) const {
@@ -669,6 +684,13 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
   last_failure_ = why.message();
   std::vector<Call*> calls = calls_.take_all();
   for (Call* call : calls) close_window(*call);
+  if (was_connected) {
+    std::erase_if(calls, [&](Call* call) {
+      if (was_sent(*call, link.get()) || !Access::ask_anew(*call)) return false;
+      call->future().release();  // the table's; its maker has another
+      return true;
+    });
+  }
   lock.unlock();
   settle_lost(std::move(calls), *link, why, was_connected);
 }

@@ -85,6 +85,9 @@ class Peer final : public detail::RefCounted {
   using Lock = std::unique_lock<std::mutex>;
   using Call = detail::OutgoingCall;
 
+  bool send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+            const CallTerms& terms);
+
   // Sending. Under the lock.
   bool has_room(const CallTerms& terms, size_t bytes) const;
   bool wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes);

@@ -23,8 +23,9 @@ Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round
   return serving_agent().on_gather(std::move(set), round, std::move(who), std::move(part));
 }
 
-std::vector<std::string> sys_missing(std::vector<std::string> set, uint64_t round) {
-  return serving_agent().who_is_missing(set, round);
+std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round,
+                                      std::string who) {
+  return serving_agent().on_withdraw(set, round, who);
 }
 
 void register_reserved_functions() {
@@ -33,7 +34,7 @@ void register_reserved_functions() {
     detail::RemoteFunction<sys_report>::rename("sys.report");
     detail::RemoteFunction<sys_alive>::rename("sys.alive");
     detail::RemoteFunction<sys_gather>::rename("sys.gather");
-    detail::RemoteFunction<sys_missing>::rename("sys.missing");
+    detail::RemoteFunction<sys_withdraw>::rename("sys.withdraw");
   });
 }
 

@@ -21,6 +21,6 @@ Future<Termination::Verdict> sys_report(int32_t rank, bool idle, uint64_t activi
 void sys_alive(int32_t coordinator);
 Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, std::string who,
                                     GatheredPart part);
-std::vector<std::string> sys_missing(std::vector<std::string> set, uint64_t round);
+std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round, std::string who);
 
 }  // namespace weft::rpc

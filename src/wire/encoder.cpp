@@ -103,10 +103,13 @@ void Encoder::tensor(const at::Tensor& tensor) {
     refuse(tensor, "its element type has no wire form");
   } else if (tensor.dim() > static_cast<int64_t>(wire::kMaxDimensions)) {
     refuse(tensor, "it has more than 16 dimensions");
-  } else if (tensor.layout() == at::kStrided) {
-    strided(tensor);
-  } else if (tensor.layout() == at::kSparse) {
-    sparse(tensor);
+  } else if (tensor.layout() == at::kStrided || tensor.layout() == at::kSparse) {
+    try {
+      tensor.layout() == at::kStrided ? strided(tensor) : sparse(tensor);
+    } catch (const Error& error) {
+      // What a receiver would refuse is a mistake here.
+      refuse(tensor, error.message().c_str());
+    }
   } else {
     refuse(tensor, "its layout is neither dense nor sparse COO");
   }
@@ -132,7 +135,7 @@ void Encoder::strided(const at::Tensor& original) {
     std::copy(tensor.strides().begin(), tensor.strides().end(), entry.strides.begin());
     // A view of less than half of the memory it spans is gathered instead: shape and values stay,
     // strides do not.
-    if (spanned_bytes(entry) > 2 * tensor.nbytes()) {
+    if (spanned_bytes(entry) > 2 * static_cast<uint64_t>(tensor.nbytes())) {
       tensor = tensor.contiguous();
       entry.flags &= ~wire::kStrided;
     }
@@ -145,6 +148,10 @@ void Encoder::strided(const at::Tensor& original) {
 }
 
 void Encoder::sparse(const at::Tensor& tensor) {
+  const at::Tensor detached = tensor.detach();
+  if (detached._values().dim() > static_cast<int64_t>(wire::kMaxDimensions)) {
+    refuse(tensor, "its values have more than 16 dimensions");
+  }
   wire::TensorEntry entry;
   entry.dtype = tensor.scalar_type();
   entry.flags = wire::kSparse;
@@ -155,7 +162,6 @@ void Encoder::sparse(const at::Tensor& tensor) {
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), entry.sizes.begin());
   append_entry(entries_, entry);
   tensors_.push_back({tensor, nullptr, 0});
-  const at::Tensor detached = tensor.detach();
   strided(detached._indices().contiguous());
   strided(detached._values().contiguous());
 }

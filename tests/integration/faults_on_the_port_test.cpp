@@ -171,12 +171,15 @@ class FaultsOnThePort : public testing::Test {
     std::cout << std::chrono::duration<double>(Clock::now() - start).count() << " s, "
               << (static_cast<double>(after) - static_cast<double>(before)) / 1024 << " KiB more\n";
     EXPECT_LT(after, before + 4 * kMiB);
+    EXPECT_LE(late_, 10) << "of 1,100; some may be, on a host with more to do than processors";
   }
   void expect_turned_away(const std::string& bytes) {
     Stranger stranger(port_);
     ASSERT_TRUE(stranger.connected());
     stranger.say(bytes);
-    ASSERT_TRUE(stranger.is_turned_away(100ms));
+    if (stranger.is_turned_away(100ms)) return;
+    ++late_;
+    ASSERT_TRUE(stranger.is_turned_away(2s));
   }
   void expect_served_on() {
     workers_.release(0);
@@ -189,6 +192,7 @@ class FaultsOnThePort : public testing::Test {
 
   Workers workers_{"faults_strangers_on_the_port", 3};
   int port_ = -1;
+  int late_ = 0;
 };
 
 TEST_F(FaultsOnThePort, HttpIsTurnedAway) {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,6 +51,9 @@ class OutgoingCall {
   uint64_t sent_at_byte_ = 0;  // where the frame ends in the link's stream
   size_t bytes_ = 0;
   uint32_t depth_ = 0;
+  // While the thread that makes the call could still send it on another connection.
+  enum Phase : uint8_t { kStarting, kMakeAnew, kStarted };
+  std::atomic<uint8_t> phase_{kStarting};
   SteadyTime started_{};
   SteadyTime deadline_ = SteadyTime::max();
 };
