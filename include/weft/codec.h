@@ -52,6 +52,7 @@ class Encoder {
   Encoder& operator=(const Encoder&) = delete;
 
   void write(const void* data, size_t size) {
+    if (size == 0) return;
     if (size > room()) grow(size);
     std::memcpy(end_, data, size);
     end_ += size;
@@ -96,6 +97,7 @@ class Decoder {
 
   void read(void* to, size_t size) {
     if (size > remaining()) fail_truncated(size);
+    if (size == 0) return;
     std::memcpy(to, at_, size);
     at_ += size;
   }

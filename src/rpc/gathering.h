@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ class Gathering {
                   Value value, Answer answer) {
     const Key key{set, round};
     Meeting& meeting = meetings_[key];
+    meeting.came.insert(who);
     meeting.values.insert_or_assign(who, std::move(value));
     meeting.answers[who] = std::move(answer);
     if (meeting.values.size() < set.size()) return;
@@ -37,12 +39,12 @@ class Gathering {
     complete.answers[set.front()](complete.values);
   }
 
-  /// Who has not come yet.
+  /// Who has not come yet; one that came and withdrew did come.
   std::vector<std::string> missing(const std::vector<std::string>& set, uint64_t round) const {
     std::vector<std::string> names;
     auto found = meetings_.find({set, round});
     for (const std::string& name : set) {
-      if (found == meetings_.end() || !found->second.values.contains(name)) names.push_back(name);
+      if (found == meetings_.end() || !found->second.came.contains(name)) names.push_back(name);
     }
     return names;
   }
@@ -68,6 +70,7 @@ class Gathering {
   struct Meeting {
     All values;
     std::map<std::string, Answer> answers;
+    std::set<std::string> came;
   };
   std::map<Key, Meeting> meetings_;
 };

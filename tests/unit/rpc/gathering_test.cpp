@@ -79,20 +79,35 @@ TEST(Gathering, ASecondArrivalReplacesTheFirst) {
   EXPECT_EQ(answers["second"], (Numbers::All{{"a", 2}, {"b", 3}}));
 }
 
-TEST(Gathering, ALaterRoundOfTheSetGivesTheEarlierUp) {
+TEST(Gathering, TheLeaderIsAnsweredLast) {
+  Numbers numbers;
+  std::vector<std::string> order;
+  for (const std::string who : {"a", "b", "c"}) {
+    numbers.on_arrival(kSet, 1, who, 0, [&order, who](const Numbers::All&) { order.push_back(who); });
+  }
+
+  EXPECT_EQ(order.back(), "a");
+}
+
+TEST(Gathering, OneThatWithdrewIsNotAnsweredAndIsWaitedForAgain) {
   Numbers numbers;
   Answers answers;
-  const std::vector<std::string> pair{"a", "b"};
-  numbers.on_arrival(pair, 1, "a", 1, note(answers, "a1"));
-  numbers.on_arrival({"a", "c"}, 1, "a", 1, note(answers, "other set"));
+  numbers.on_arrival(kSet, 1, "a", 1, note(answers, "early a"));
+  numbers.on_arrival(kSet, 1, "b", 2, note(answers, "b"));
 
-  numbers.on_arrival(pair, 2, "a", 2, note(answers, "a2"));
-  numbers.on_arrival(pair, 1, "b", 3, note(answers, "b1"));
-  numbers.on_arrival({"a", "c"}, 1, "c", 4, note(answers, "c"));
+  EXPECT_THAT(numbers.withdraw(kSet, 1, "a"), ElementsAre("c"));
+  numbers.on_arrival(kSet, 1, "c", 3, note(answers, "c"));
+  EXPECT_THAT(answers, IsEmpty());
+  numbers.on_arrival(kSet, 1, "a", 4, note(answers, "a"));
 
-  EXPECT_FALSE(answers.contains("a1"));
-  EXPECT_FALSE(answers.contains("b1"));
-  EXPECT_TRUE(answers.contains("other set"));
+  const Numbers::All all{{"a", 4}, {"b", 2}, {"c", 3}};
+  EXPECT_EQ(answers, (Answers{{"a", all}, {"b", all}, {"c", all}}));
+}
+
+TEST(Gathering, WithdrawingFromARoundThatIsOverChangesNothing) {
+  Numbers numbers;
+
+  EXPECT_THAT(numbers.withdraw(kSet, 7, "a"), ElementsAre("a", "b", "c"));
 }
 
 TEST(Gathering, GivenUpItAnswersNobodyAndStartsAfresh) {
