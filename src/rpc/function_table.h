@@ -15,6 +15,11 @@ namespace weft::rpc {
 /// of a FunctionTag of it; at most 128 bytes.
 std::string function_name_from_tag(const char* tag);
 
+/// The agent's own functions, which are not counted as work.
+inline bool is_reserved(const detail::FunctionEntry& function) {
+  return function.name.starts_with("sys.");
+}
+
 uint64_t hash_signature(std::string_view text);
 
 struct FunctionLookup {

@@ -131,7 +131,7 @@ class Peer final : public detail::RefCounted {
   const std::shared_ptr<Runtime> runtime_;
   const Member member_;
   PeerCounters counters_;
-  std::shared_ptr<LoopSide> loop_side_;
+  std::shared_ptr<IoClient> loop_side_;
   uint64_t token_ = 0;
 
   std::mutex mutex_;

@@ -23,8 +23,6 @@ constexpr auto kStarving = std::chrono::milliseconds(20);
 constexpr int kReceivesPerTurn = 64;
 constexpr int kPollsPerLook = 32;  // at the other links, while spinning on one
 
-bool is_reserved(const detail::FunctionEntry& function) { return function.name.starts_with("sys."); }
-
 }  // namespace
 
 LatencySummary summarize(const observe::Histogram& histogram) {

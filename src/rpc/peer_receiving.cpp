@@ -1,0 +1,293 @@
+// Peer: waiting, receiving replies, and who does it.
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/peer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "rpc/function_table.h"
+#include "transport/poller.h"
+#include "wire/call_prelude.h"
+
+namespace weft::rpc {
+
+namespace {
+
+using Access = OutgoingCallAccess;
+using transport::Poller;
+
+constexpr int kQuietTicksBeforeWatching = 10;
+
+}  // namespace
+
+bool Peer::may_receive() const {
+  return receiver_ == Receiver::kNobody ||
+         (receiver_ == Receiver::kLoop && !loop_receiving_ && waiters_.empty());
+}
+
+bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
+  detail::FutureCore& future = call.future();
+  const bool own_clock = runtime_->clock->runs_by_itself();
+  std::optional<detail::BlockingRegion> region;
+  while (!future.ready()) {
+    const base::Time limit =
+        std::min(until.value_or(base::Time::max()), own_clock ? Access::deadline(call) : base::Time::max());
+    Lock lock(mutex_);
+    if (future.ready()) break;
+    if (state_ == State::kConnected && may_receive()) {
+      receiver_ = Receiver::kCaller;
+      deferred_ = false;
+      const detail::Ref<Link> link = link_;
+      lock.unlock();
+      if (!region) region.emplace();
+      if (link->has_queued()) flush(link);
+      receive_until(link, limit, &call);
+      lock.lock();
+      pass_on_receiving(link);
+    } else {
+      waiters_.push_back(&call);
+      detail::Ref<Link> link;
+      if (deferred_ && !loop_receiving_) {
+        link = link_;
+        deferred_ = false;
+      }
+      Access::mark_sleeper(call);  // under the lock: a nudge from now on is not lost
+      lock.unlock();
+      if (!region) region.emplace();
+      if (link) flush(link);
+      Access::sleep(call, limit == base::Time::max() ? std::nullopt : std::optional(limit));
+      lock.lock();
+      waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &call));
+    }
+    lock.unlock();
+    if (future.ready()) break;
+    const base::Time now = runtime_->clock->now();
+    if (now >= Access::deadline(call)) {
+      expire(call);
+    } else if (until && std::chrono::steady_clock::now() >= *until) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Receives until `call` is settled (any call, if null), the link breaks or `limit` passed.
+void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call) {
+  using SteadyClock = std::chrono::steady_clock;
+  detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
+  spinner_.begin(runtime_->spin);
+  bool try_first = runtime_->spin.count() > 0;
+  bool waits = false;  // one system call instead of two, where its coarse limit does not matter
+  for (;;) {
+    if (try_first || waits) {
+      switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
+        case Link::State::kFine:
+          take_frames(link);
+          if (!future || future->ready() || SteadyClock::now() >= limit) return;
+          try_first = true;
+          continue;
+        case Link::State::kBroken:
+          on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+          return;
+        case Link::State::kBlocked:
+          break;
+      }
+      if (future && future->ready()) return;
+      try_first = spinner_.again();
+      if (try_first) continue;
+    }
+    const base::Duration left = limit - SteadyClock::now();
+    if (left.count() <= 0) return;
+    if (!link->blocked() && left > transport::kLongestReceive) {
+      waits = true;
+      continue;
+    }
+    const auto what = link->blocked() ? transport::WaitFor::kReadableOrWritable
+                                      : transport::WaitFor::kReadable;
+    const transport::Readiness ready = transport::wait_for_descriptor(
+        link->descriptor(), what, std::min<base::Duration>(left, transport::kLongestReceive));
+    if (ready.writable && link->blocked()) flush(link);
+    try_first = ready.readable;
+    if (future && future->ready()) return;
+  }
+}
+
+bool Peer::receive_once(const detail::Ref<Link>& link) {
+  switch (link->receive()) {
+    case Link::State::kFine:
+      take_frames(link);
+      return true;
+    case Link::State::kBlocked:
+      return false;
+    case Link::State::kBroken:
+      on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+      return false;
+  }
+  return false;
+}
+
+void Peer::take_frames(const detail::Ref<Link>& link) {
+  const base::Time now = runtime_->clock->now();
+  {
+    Lock lock(mutex_);
+    last_received_ = now;
+    heartbeat_.on_received(now);
+    ++receives_;
+  }
+  try {
+    while (link->next_frame()) {
+      wire::Frame& frame = link->frame();
+      switch (frame.header.kind) {
+        case wire::FrameKind::kReply:
+          on_reply(frame);
+          break;
+        case wire::FrameKind::kPong:
+          break;
+        case wire::FrameKind::kHello:
+          on_hello(link, frame);
+          break;
+        case wire::FrameKind::kGoodbye:
+          on_link_lost(link, Error(ErrorCode::kUnavailable,
+                                   std::string(reinterpret_cast<const char*>(frame.body.data()),
+                                               frame.body.size())));
+          return;
+        default:
+          throw Error(ErrorCode::kBadMessage,
+                      fmt::format("a frame of kind {} in a reply stream",
+                                  static_cast<int>(frame.header.kind)));
+      }
+    }
+  } catch (const Error& error) {
+    base::log(LogLevel::kWarning, runtime_->name(),
+              fmt::format("closing the connection to {}: {}", member_.info.name, error.message()));
+    runtime_->counters.bad_connections.add();
+    on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, error.message()));
+  }
+}
+
+void Peer::on_reply(wire::Frame& frame) {
+  Call* call;
+  base::Time received;
+  {
+    Lock lock(mutex_);
+    call = calls_.take(frame.header.id);
+    if (call) close_window(*call);
+    received = last_received_;
+  }
+  if (!call) {
+    runtime_->counters.late_replies.add();
+    return;
+  }
+  counters_.round_trip.record((received - Access::started(*call)).count());
+  settle_reply(*call, frame);
+}
+
+void Peer::settle_reply(Call& call, wire::Frame& frame) {
+  detail::FutureCore& future = call.future();
+  try {
+    if (frame.header.flags & wire::kFailed) {
+      const wire::FailedReply failed = wire::decode_failed(frame.body);
+      counters_.failed.add();
+      if (failed.code == ErrorCode::kRemoteError) {
+        future.settle_error(Error::remote(member_.info.name, failed.type, failed.text),
+                            &runtime_->io);
+      } else {
+        future.settle_error(Error(failed.code, fmt::format("{} on {}: {}",
+                                                           Access::function(call)->name,
+                                                           member_.info.name, failed.text)),
+                            &runtime_->io);
+      }
+    } else {
+      Decoder result(frame.body, frame.tensors);
+      call.settle_with(result, &runtime_->io);
+    }
+  } catch (const std::exception& error) {
+    counters_.failed.add();
+    future.settle_error(Error(ErrorCode::kBadMessage,
+                              fmt::format("the result of {} on {} does not decode: {}",
+                                          Access::function(call)->name, member_.info.name,
+                                          error.what())),
+                        &runtime_->io);
+  }
+  note_settled(call);
+  future.release();  // the table's
+}
+
+// Counted down after continuations were posted: at no time does a chain of calls look finished.
+void Peer::note_settled(Call& call) {
+  if (!is_reserved(*Access::function(call))) {
+    runtime_->counters.outstanding.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+// The role belongs to a link: when `link` was lost meanwhile, another thread may have it already.
+void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
+  if (link_.get() != link.get()) return;
+  receiver_ = Receiver::kNobody;
+  Call* waiter = nullptr;
+  size_t waiting = 0;
+  for (Call* each : waiters_) {
+    if (each->future().ready()) continue;  // about to leave
+    waiter = each;
+    ++waiting;
+  }
+  if (waiting == 1 && listeners_ == 0) {
+    Access::nudge(*waiter);
+  } else if (waiting > 0 || listeners_ > 0) {
+    let_loop_receive();
+  } else {
+    quiet_ticks_ = 0;  // the pulse looks after what is left
+    runtime_->pulse.touch();
+  }
+}
+
+void Peer::let_loop_receive() {
+  receiver_ = Receiver::kLoop;
+  update_interest();
+}
+
+// Not called when a caller takes over from the loop: the loop finds out at the next event, once,
+// which costs the caller nothing.
+void Peer::update_interest() {
+  uint32_t wanted = Poller::kNothing;
+  if (receiver_ == Receiver::kLoop) wanted |= Poller::kReadable;
+  if (!stream_up_ || link_->blocked()) wanted |= Poller::kWritable;
+  if (std::exchange(interest_, wanted) != wanted) {
+    runtime_->io.watch(link_->descriptor(), wanted, token_);
+  }
+}
+
+void Peer::need_receiver() {
+  Lock lock(mutex_);
+  ++listeners_;
+  if (state_ == State::kConnected && receiver_ == Receiver::kNobody) let_loop_receive();
+  detail::Ref<Link> link;
+  if (deferred_ && !loop_receiving_) {
+    link = link_;
+    deferred_ = false;
+  }
+  lock.unlock();
+  if (link) flush(link);
+}
+
+void Peer::on_tick() {
+  Lock lock(mutex_);
+  if (state_ != State::kConnected) return;
+  const bool idle = receives_ == receives_at_tick_;
+  receives_at_tick_ = receives_;
+  quiet_ticks_ = idle ? quiet_ticks_ + 1 : 0;
+  if (receiver_ == Receiver::kNobody &&
+      quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
+    let_loop_receive();
+  }
+  if (!deferred_) return;
+  deferred_ = false;
+  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  flush(link);
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,241 @@
+// Peer: making calls, connecting, writing.
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/peer.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rpc/function_table.h"
+#include "transport/poller.h"
+#include "wire/call_prelude.h"
+#include "wire/hello.h"
+
+namespace weft::rpc {
+
+namespace {
+
+using Access = OutgoingCallAccess;
+using transport::Poller;
+
+constexpr auto kConnectTimeout = std::chrono::seconds(5);
+constexpr size_t kSentAtOnce = 8;            // calls unanswered below which each is sent at once
+constexpr size_t kEnoughToSend = 32 * 1024;  // bytes that are worth a system call of their own
+constexpr auto kQuietLink = std::chrono::milliseconds(1);
+constexpr int kPatienceWithLoop = 1000;
+
+uint64_t remaining_us(base::Time deadline, base::Time now) {
+  if (deadline == base::Time::max()) return 0;
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
+  return left > 0 ? static_cast<uint64_t>(left) : 1;
+}
+
+}  // namespace
+
+void Peer::start(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                 const CallTerms& terms) {
+  Access::peer(call) = detail::Ref<Peer>::share(this);
+  Access::function(call) = &function;
+  Access::deadline(call) = terms.deadline;
+  Access::depth(call) = terms.depth;
+  Access::bytes(call) = arguments.payload().size() + arguments.tensor_bytes();
+  counters_.calls.add();
+  if (!is_reserved(function)) {
+    runtime_->counters.calls_started.add();
+    runtime_->counters.outstanding.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  if (send(call, function, arguments, terms)) return;
+  // The connection turned out to be broken before a byte of the call had left: it is made anew, on
+  // a new connection, once.
+  Access::never_anew(call);
+  send(call, function, arguments, terms);
+}
+
+// False: nothing was sent and nothing settled, because of a connection that had broken before.
+bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                const CallTerms& terms) {
+  Lock lock(mutex_);
+  Access::started(call) = runtime_->clock->now();
+  if (state_ == State::kClosed) {
+    lock.unlock();
+    fail(call, *closed_because_);
+    return true;
+  }
+  if (!has_room(terms, Access::bytes(call)) &&
+      !wait_for_room(lock, terms, Access::bytes(call))) {
+    const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
+    lock.unlock();
+    fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
+    return true;
+  }
+  try {
+    if (state_ == State::kConnected && Access::started(call) - last_received_ > kQuietLink) {
+      notice_dead_link(lock);
+    }
+    if (state_ == State::kClosed) throw *closed_because_;
+    if (state_ == State::kIdle) connect();
+  } catch (const Error& error) {
+    lock.unlock();
+    fail(call, Error(error.code(), fmt::format("{} was not sent to {}: {}", function.name,
+                                               member_.info.name, error.message())));
+    return true;
+  }
+  queue_call(call, function, arguments, terms);
+  const bool defer = should_defer(terms);
+  const detail::Ref<Link> link = link_;
+  const bool connected = state_ == State::kConnected;
+  const bool expires_soon = calls_.earliest_deadline() == terms.deadline;
+  if (defer) deferred_ = true;
+  if (!connected || defer) Access::never_anew(call);
+  lock.unlock();
+
+  runtime_->pulse.touch();
+  if (expires_soon) update_due();
+  if (connected && !defer) flush(link);
+  return Access::finish_starting(call);
+}
+
+bool Peer::should_defer(const CallTerms& terms) const {
+  if (loop_receiving_) return true;  // it sends when it has handed out the replies at hand
+  return !terms.caller_waits && calls_.size() >= kSentAtOnce && !link_->blocked() &&
+         link_->unsent_bytes() < kEnoughToSend;
+}
+
+void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                      const CallTerms& terms) {
+  call.future().add_ref();  // the table's
+  Access::id(call) = calls_.open(&call, terms.deadline);
+  window_.open(terms.depth, Access::bytes(call));
+
+  wire::FrameHeader header{wire::FrameKind::kCall};
+  header.id = Access::id(call);
+  wire::CallPrelude prelude;
+  prelude.function = function.index;
+  prelude.depth = static_cast<uint16_t>(terms.depth);
+  prelude.remaining_us = remaining_us(terms.deadline, Access::started(call));
+  if (function.index >= announced_.size()) announced_.resize(function.index + 1);
+  if (!announced_[function.index]) {
+    announced_[function.index] = true;
+    header.flags = wire::kNamed;
+    prelude.name = function.name;
+    prelude.signature = function.signature;
+  }
+  Access::sent_at_byte(call) =
+      link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments);
+}
+
+// Calls that were given up leave the window, but what of them is unsent stays in memory until it is
+// sent or the link breaks: it counts as well.
+bool Peer::has_room(const CallTerms& terms, size_t bytes) const {
+  if (!window_.has_room(terms.depth, bytes)) return false;
+  const size_t unsent = link_ ? link_->unsent_bytes() : 0;
+  return unsent == 0 || unsent + bytes <= runtime_->options.window_bytes;
+}
+
+// The window is full: receive what makes room, or sleep while another thread does.
+bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
+  detail::BlockingRegion region;
+  while (state_ != State::kClosed && !has_room(terms, bytes)) {
+    const base::Time now = runtime_->clock->now();
+    if (now >= terms.deadline) return false;
+    if (state_ == State::kConnected && may_receive()) {
+      receiver_ = Receiver::kCaller;
+      const detail::Ref<Link> link = link_;
+      lock.unlock();
+      flush(link);
+      receive_until(link, std::min(terms.deadline, now + std::chrono::milliseconds(100)), nullptr);
+      lock.lock();
+      pass_on_receiving(link);
+      continue;
+    }
+    ++waiting_for_room_;
+    const base::Time until = std::min(terms.deadline, now + std::chrono::milliseconds(10));
+    room_.wait_for(lock, until - now);
+    --waiting_for_room_;
+  }
+  return state_ != State::kClosed;
+}
+
+// A link that nobody receives on may have been closed unnoticed; a call sent there would be lost.
+void Peer::notice_dead_link(Lock& lock) {
+  // The loop may be about to find out.
+  for (int i = 0; loop_receiving_ && i < kPatienceWithLoop; ++i) {
+    lock.unlock();
+    sched_yield();
+    lock.lock();
+  }
+  if (state_ != State::kConnected || receiver_ == Receiver::kCaller || loop_receiving_) return;
+  const transport::Readiness ready = transport::wait_for_descriptor(
+      link_->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
+  if (!ready.readable) return;
+  receiver_ = Receiver::kCaller;
+  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  receive_once(link);
+  lock.lock();
+  pass_on_receiving(link);
+}
+
+void Peer::connect() {
+  const base::Time now = runtime_->clock->now();
+  if (!backoff_.may_try(now)) {
+    throw Error(ErrorCode::kUnavailable,
+                fmt::format("no connection to {}: {}", member_.address, last_failure_));
+  }
+  try {
+    link_ = detail::make_ref<Link>(runtime_->transport->connect(member_.address), runtime_->pool);
+  } catch (const Error& error) {
+    backoff_.on_failure(now);
+    last_failure_ = error.message();
+    throw Error(ErrorCode::kUnavailable, error.message());
+  }
+  wire::Hello hello;
+  hello.group = runtime_->group.token;
+  hello.from = runtime_->self().info.id;
+  hello.from_incarnation = runtime_->self().incarnation;
+  hello.from_name = runtime_->name();
+  hello.to = member_.info.id;
+  hello.to_incarnation = member_.incarnation;
+  Encoder body;
+  encode_hello(body, hello);
+  wire::FrameHeader header{wire::FrameKind::kHello};
+  header.id = wire::kHelloMagic;
+  link_->queue_first(header, body);
+
+  state_ = State::kConnecting;
+  counters_.connects.add();
+  connect_by_ = now + kConnectTimeout;
+  announced_.clear();
+  receiver_ = Receiver::kLoop;
+  stream_up_ = false;
+  interest_ = Poller::kReadable | Poller::kWritable;
+  if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
+    state_ = State::kIdle;
+    connect_by_ = base::Time::max();
+    backoff_.on_failure(now);
+    last_failure_ = "no descriptor can be watched any more";
+    link_ = {};
+    throw Error(ErrorCode::kUnavailable, last_failure_);
+  }
+  runtime_->io.set_due(*loop_side_, connect_by_);
+}
+
+void Peer::flush(const detail::Ref<Link>& link) {
+  switch (link->flush()) {
+    case Link::State::kFine:
+      return;
+    case Link::State::kBlocked: {
+      Lock lock(mutex_);
+      if (link_.get() == link.get()) update_interest();
+      return;
+    }
+    case Link::State::kBroken:
+      on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+      return;
+  }
+}
+
+}  // namespace weft::rpc
