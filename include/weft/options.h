@@ -15,12 +15,12 @@ struct Options {
   // Joining a group. -1 and "": from the environment (RANK, WORLD_SIZE; WEFT_RENDEZVOUS, else env://).
   int rank = -1;
   int world_size = -1;
-  std::string init_method;  // env://, tcp://host:port or file:///path
+  std::string init_method = {};  // env://, tcp://host:port or file:///path
   Timeout init_timeout = std::chrono::seconds(60);
 
   // Where this worker listens and what it tells others: "host" or "host:port". Default: the
   // environment's WEFT_ADDRESS, else 127.0.0.1 and a free port, which only this host reaches.
-  std::string address;
+  std::string address = {};
 
   // Deadline of calls that are given none; zero: as long as the peer lives.
   Timeout default_timeout = std::chrono::seconds(60);

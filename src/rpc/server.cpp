@@ -292,6 +292,7 @@ bool Server::serve_call(ServingLink& link) {
     if (backlog_.empty()) backlog_moved_ = call->arrived();
     backlog_.push_back(std::move(call));
     backlog_size_.store(backlog_.size(), std::memory_order_relaxed);
+    runtime_->pulse.touch();  // after it is there: the pulse must not fall asleep over it
     return true;
   }
   return run_here(*call, frame, arguments);
