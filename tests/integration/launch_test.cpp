@@ -385,7 +385,10 @@ TEST(WorkerGroup, GivesWorkersTheSignalSettingsItWasStartedWith) {
   });
 
   EXPECT_EQ(group.exit_code(), 0);
-  EXPECT_EQ(group.output(), "[0] SigBlk:\t0000000000000200\n[0] SigIgn:\t0000000000000001\n");
+  EXPECT_TRUE(contains(group.output(), "[0] SigBlk:\t0000000000000200\n"));
+  // Signals 32 and 33 are the C library's; whatever started this test may have left them ignored.
+  const std::string ignored = group.output().substr(group.output().rfind('\t') + 1);
+  EXPECT_EQ(std::stoull(ignored, nullptr, 16) & 0x7fffffff, 1u) << group.output();
 }
 
 TEST(WorkerGroup, RunsWithoutStandardDescriptors) {
