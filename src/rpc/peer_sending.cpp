@@ -72,9 +72,10 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
     return true;
   }
   try {
-    if (state_ == State::kConnected && Access::started(call) - last_received_ > kQuietLink) {
-      notice_dead_link(lock);
-    }
+    // With nothing unanswered, what the loop receives is hardly a reply: more likely the end.
+    const bool doubtful = Access::started(call) - last_received_ > kQuietLink ||
+                          (loop_receiving_ && calls_.empty());
+    if (state_ == State::kConnected && doubtful) notice_dead_link(lock);
     if (state_ == State::kClosed) throw *closed_because_;
     if (state_ == State::kIdle) connect();
   } catch (const Error& error) {
