@@ -128,6 +128,11 @@ void Link::note_broken(std::string why) {
   if (why_broken_.empty()) why_broken_ = why.empty() ? "closed" : std::move(why);
 }
 
+bool Link::broken() const {
+  std::lock_guard lock(mutex_);
+  return !why_broken_.empty();
+}
+
 std::string Link::why_broken() const {
   std::lock_guard lock(mutex_);
   return why_broken_.empty() ? "closed" : why_broken_;

@@ -61,6 +61,7 @@ class Link : public detail::RefCounted {
   bool within_frame() const { return !decoder_.at_frame_boundary(); }
   uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
 
+  bool broken() const;
   std::string why_broken() const;
   void close() { connection_->close_both_ways(); }
   void finish_sending() { connection_->finish_sending(); }

@@ -88,6 +88,9 @@ class Peer final : public detail::RefCounted {
   bool send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
             const CallTerms& terms);
 
+  void wait_for_other_writer(Call& call, const Link& link);
+  bool settle_if_sent(Call& call, const Link& link);
+
   // Sending. Under the lock.
   bool has_room(const CallTerms& terms, size_t bytes) const;
   bool wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes);

@@ -38,7 +38,7 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
   for (Call* call : calls) close_window(*call);
   if (was_connected) {
     std::erase_if(calls, [&](Call* call) {
-      if (was_sent(*call, link.get()) || !Access::ask_anew(*call)) return false;
+      if (!Access::ask_anew(*call)) return false;
       call->future().release();  // the table's; its maker has another
       return true;
     });

@@ -89,14 +89,41 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
   const detail::Ref<Link> link = link_;
   const bool connected = state_ == State::kConnected;
   const bool expires_soon = calls_.earliest_deadline() == terms.deadline;
+  const bool alone = calls_.size() == 1;
   if (defer) deferred_ = true;
   if (!connected || defer) Access::never_anew(call);
   lock.unlock();
 
   runtime_->pulse.touch();
   if (expires_soon) update_due();
-  if (connected && !defer) flush(link);
-  return Access::finish_starting(call);
+  if (connected && !defer) {
+    flush(link);
+    if (alone && link->sent_bytes() < Access::sent_at_byte(call)) {
+      wait_for_other_writer(call, *link);
+      if (link->broken()) flush(link);  // which finds out, if nobody has
+    }
+  }
+  return Access::finish_starting(call) || settle_if_sent(call, *link);
+}
+
+// The first call after a pause: if the loop is writing it, it is because the link has just become
+// readable or writable, perhaps by breaking. Its outcome is worth a moment.
+void Peer::wait_for_other_writer(Call& call, const Link& link) {
+  for (int i = 0; i < kPatienceWithLoop; ++i) {
+    if (link.sent_bytes() >= Access::sent_at_byte(call) || link.blocked() || link.broken()) return;
+    sched_yield();
+  }
+}
+
+// The link broke while the call was being sent. Only its maker knows what became of it, and only
+// once nobody writes any more.
+bool Peer::settle_if_sent(Call& call, const Link& link) {
+  while (link.offered_bytes() != link.sent_bytes()) sched_yield();
+  if (!was_sent(call, &link)) return false;
+  fail(call, Error(ErrorCode::kOutcomeUnknown,
+                   fmt::format("{} was sent to {}, then the connection broke: {}",
+                               Access::function(call)->name, member_.info.name, link.why_broken())));
+  return true;
 }
 
 bool Peer::should_defer(const CallTerms& terms) const {
