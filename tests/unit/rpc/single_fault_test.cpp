@@ -173,7 +173,7 @@ class DelayedReplies {
   std::counting_semaphore<> sent_{0};
 };
 
-TEST(DelayedReply, ArrivesWhenItsTimeHasCome) {
+TEST(DelayedReply, DISABLED_ArrivesWhenItsTimeHasCome) {
   const auto clock = std::make_shared<base::ManualClock>();
   test::LoopbackGroup group({"a", "b"}, patient_options(), clock);
   DelayedReplies replies(group, 4s);
@@ -187,7 +187,7 @@ TEST(DelayedReply, ArrivesWhenItsTimeHasCome) {
   EXPECT_EQ(call.wait(), 42);
 }
 
-TEST(DelayedReply, AfterTheDeadlineIsDroppedAndCounted) {
+TEST(DelayedReply, DISABLED_AfterTheDeadlineIsDroppedAndCounted) {
   const auto clock = std::make_shared<base::ManualClock>();
   test::LoopbackGroup group({"a", "b"}, patient_options(), clock);
   DelayedReplies replies(group, 10s);
