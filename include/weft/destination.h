@@ -24,21 +24,21 @@ class Destination {
       : name_(name), timeout_(timeout) {}
   Destination(const char* name, std::optional<Timeout> timeout = std::nullopt)
       : name_(name), timeout_(timeout) {}
-  Destination(const std::string& name, std::optional<Timeout> timeout = std::nullopt)
-      : name_(name), timeout_(timeout) {}
+  Destination(std::string name, std::optional<Timeout> timeout = std::nullopt)
+      : name_(std::move(name)), timeout_(timeout) {}
   Destination(int rank, std::optional<Timeout> timeout = std::nullopt)
       : rank_(rank), timeout_(timeout) {}
   Destination(const WorkerInfo& info, std::optional<Timeout> timeout = std::nullopt)
       : name_(info.name), rank_(info.id), timeout_(timeout) {}
 
-  /// Empty if the worker was given by rank alone. Refers to the caller's string.
-  std::string_view name() const { return name_; }
+  /// Empty if the worker was given by rank alone.
+  const std::string& name() const { return name_; }
   /// Nothing if the worker was given by name alone.
   std::optional<int> rank() const { return rank_; }
   std::optional<Timeout> timeout() const { return timeout_; }
 
  private:
-  std::string_view name_;
+  std::string name_;
   std::optional<int> rank_;
   std::optional<Timeout> timeout_;
 };

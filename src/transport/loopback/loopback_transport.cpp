@@ -115,11 +115,13 @@ class LoopbackConnection final : public SocketConnection {
 
   void dispatch(std::vector<std::byte> frame) {
     route_.kind = static_cast<uint8_t>(frame[0]);
+    // Before the plan is asked: it may tell a test of this frame, and the test may move the clock.
+    const base::Time now = network_->clock->now();
     const Fault fault = network_->plan ? network_->plan(route_) : Fault{};
     ++route_.index;
     const base::Time earliest =
         in_flight_.empty() ? base::Time::min() : in_flight_.back().due;  // frames stay in order
-    const base::Time due = std::max(earliest, network_->clock->now() + fault.delay);
+    const base::Time due = std::max(earliest, now + fault.delay);
     switch (fault.kind) {
       case Fault::Kind::kDeliver:
       case Fault::Kind::kDelay:

@@ -98,6 +98,17 @@ TEST(Behaviour01_CallsByNameRankInfoAndToSelf, WorkersAreKnownByNameAndRank) {
 
 // --- 2 -----------------------------------------------------------------------------------------
 
+TEST(Behaviour01_CallsByNameRankInfoAndToSelf, ADestinationOutlivesTheTextItWasMadeFrom) {
+  std::string name = "a worker whose name is too long to be kept inside a string";
+  const Destination by_view{std::string_view(name)};
+  const Destination by_info{WorkerInfo{name, 3}};
+
+  name.assign(name.size(), '-');
+
+  EXPECT_EQ(by_view.name(), "a worker whose name is too long to be kept inside a string");
+  EXPECT_EQ(by_info.name(), by_view.name());
+}
+
 TEST(Behaviour02_InvalidDestinations, AreMistakesOfTheCaller) {
   test::LoopbackGroup group({"a", "b"});
   Agent& agent = group[0];

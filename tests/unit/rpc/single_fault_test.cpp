@@ -160,20 +160,22 @@ Options patient_options() {
 // Delays replies of a worker; on_reply() returns once one is on its way.
 class DelayedReplies {
  public:
-  DelayedReplies(test::LoopbackGroup& group, base::Duration delay) {
-    group.network().set_faults([this, delay](const FrameInFlight& frame) {
+  DelayedReplies(test::LoopbackGroup& group, base::Duration delay) : network_(group.network()) {
+    network_.set_faults([this, delay](const FrameInFlight& frame) {
       if (frame.kind != 3) return Fault{};
       sent_.release();
       return Fault{Kind::kDelay, delay};
     });
   }
+  ~DelayedReplies() { network_.set_faults({}); }
   bool wait() { return sent_.try_acquire_for(10s); }
 
  private:
+  transport::LoopbackNetwork& network_;
   std::counting_semaphore<> sent_{0};
 };
 
-TEST(DelayedReply, DISABLED_ArrivesWhenItsTimeHasCome) {
+TEST(DelayedReply, ArrivesWhenItsTimeHasCome) {
   const auto clock = std::make_shared<base::ManualClock>();
   test::LoopbackGroup group({"a", "b"}, patient_options(), clock);
   DelayedReplies replies(group, 4s);
@@ -187,7 +189,7 @@ TEST(DelayedReply, DISABLED_ArrivesWhenItsTimeHasCome) {
   EXPECT_EQ(call.wait(), 42);
 }
 
-TEST(DelayedReply, DISABLED_AfterTheDeadlineIsDroppedAndCounted) {
+TEST(DelayedReply, AfterTheDeadlineIsDroppedAndCounted) {
   const auto clock = std::make_shared<base::ManualClock>();
   test::LoopbackGroup group({"a", "b"}, patient_options(), clock);
   DelayedReplies replies(group, 10s);

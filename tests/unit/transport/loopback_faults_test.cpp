@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <thread>
 
 #include "transport/loopback/loopback_transport.h"
 #include "wire/frame.h"
@@ -122,6 +123,21 @@ TEST_F(LoopbackFaults, DelayHoldsTheFrameAndThoseBehindIt) {
   clock_->advance(1ms);
 
   EXPECT_EQ(receive(*acceptor_), frame(1, "body") + frame(2, "body"));
+}
+
+TEST_F(LoopbackFaults, DelayCountsFromTheSendingThoughTheClockMovesMeanwhile) {
+  std::thread mover;
+  network_->set_faults([this, &mover](const FrameInFlight&) {
+    const base::Time sent = clock_->now();
+    mover = std::thread([this] { clock_->advance(50ms); });
+    while (clock_->now() == sent) std::this_thread::yield();
+    return Fault{Kind::kDelay, 50ms};
+  });
+
+  send(*connector_, frame(0));
+  mover.join();
+
+  EXPECT_EQ(receive(*acceptor_), frame(0));
 }
 
 TEST_F(LoopbackFaults, ADelayedFrameIsOvertakenOnAnotherConnection) {
