@@ -84,8 +84,15 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
     host_.runtime_->io.unwatch(link_->descriptor());
     const WorkerInfo& caller =
         host_.runtime_->group.members[static_cast<size_t>(hello.from)].info;
-    if (!host_.server_.adopt(link_, caller)) return leave("no descriptor can be watched any more");
-    gone();
+    switch (host_.server_.adopt(link_, caller)) {
+      case Server::Adoption::kServed:
+        return gone();
+      case Server::Adoption::kClosed:  // shutting down: nobody did anything wrong
+        link_->close();
+        return gone();
+      case Server::Adoption::kOutOfDescriptors:
+        return leave("no descriptor can be watched any more");
+    }
   }
 
   // Empty: welcome.

@@ -155,8 +155,21 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
 
 // --- meeting ---------------------------------------------------------------------------------
 
+// A set that came from outside: as gather() makes them, and with us to lead it.
+void AgentCore::check_meeting(const std::vector<std::string>& set, const std::string& who) const {
+  const bool in_order = std::adjacent_find(set.begin(), set.end(), std::greater_equal<>()) == set.end();
+  if (set.empty() || !in_order || set.front() != runtime_->name() ||
+      !std::binary_search(set.begin(), set.end(), who)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} asks {} to lead a meeting of {} that it does not lead or {} is not in",
+                            who, runtime_->name(), set.size(), who));
+  }
+  for (const std::string& name : set) peer(name);  // throws for one that is no member
+}
+
 Future<AgentCore::Parts> AgentCore::on_gather(std::vector<std::string> set, uint64_t round,
                                               std::string who, GatheredPart part) {
+  check_meeting(set, who);
   auto promise = std::make_shared<Promise<Parts>>();
   std::lock_guard lock(meeting_mutex_);
   gathering_.on_arrival(set, round, who, std::move(part),
@@ -188,14 +201,13 @@ AgentCore::Parts AgentCore::gather(GatheredPart mine, std::vector<std::string> s
   }
   const int leader = peer(set.front()).info().id;
   try {
-    return call<sys_gather>(*this, leader, timeout, set, round, runtime_->name(), mine).wait();
+    return call<sys_gather>(*this, leader, timeout, set, round, mine).wait();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kTimeout) throw;
     std::string missing;
     try {
       for (const std::string& name :
-           call<sys_withdraw>(*this, leader, std::chrono::seconds(1), set, round, runtime_->name())
-               .wait()) {
+           call<sys_withdraw>(*this, leader, std::chrono::seconds(1), set, round).wait()) {
         missing += (missing.empty() ? "" : ", ") + name;
       }
     } catch (const Error&) {
@@ -259,8 +271,7 @@ void AgentCore::probe_missing() {
       }
       for (const int rank : missing) {
         if (rank == self->runtime_->self().info.id) continue;
-        auto probe = call<sys_alive>(*self, rank, std::chrono::seconds(10),
-                                     int32_t{self->runtime_->self().info.id});
+        auto probe = call<sys_alive>(*self, rank, std::chrono::seconds(10));
         probe.on_ready([weak = std::weak_ptr(self), rank](const Future<void>& done) {
           const auto error = done.error();
           auto core = weak.lock();
@@ -296,9 +307,7 @@ Termination::Verdict AgentCore::wait_for_group() {
     try {
       // Limited, so that a change of coordinator is noticed.
       const Termination::Verdict verdict =
-          call<sys_report>(*this, rank, kReportTimeout, int32_t{runtime_->self().info.id}, now.idle,
-                           now.activity)
-              .wait();
+          call<sys_report>(*this, rank, kReportTimeout, now.idle, now.activity).wait();
       if (verdict.finished) return verdict;
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kShuttingDown) break;

@@ -81,6 +81,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   void abandon_meetings();
   void stop(bool let_replies_out, base::Duration patience);
   [[noreturn]] void refuse(const Destination& to) const;
+  void check_meeting(const std::vector<std::string>& set, const std::string& who) const;
 
   std::shared_ptr<Runtime> runtime_;
   std::vector<WorkerInfo> members_;

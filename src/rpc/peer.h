@@ -106,6 +106,7 @@ class Peer final : public detail::RefCounted {
   void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
   bool receive_once(const detail::Ref<Link>& link);
   void take_frames(const detail::Ref<Link>& link);
+  void note_received(const Link& link, bool whole_frame);
   void on_reply(wire::Frame& frame);
   void settle_reply(Call& call, wire::Frame& frame);
   void pass_on_receiving(const detail::Ref<Link>& link);
@@ -161,6 +162,7 @@ class Peer final : public detail::RefCounted {
   size_t listeners_ = 0;        // calls with continuations
   bool deferred_ = false;
   base::Time last_received_{};
+  uint64_t bytes_at_life_ = 0;  // received over this link when the heartbeat last heard of it
   uint32_t receives_ = 0;
   uint32_t receives_at_tick_ = 0;
   int quiet_ticks_ = 0;

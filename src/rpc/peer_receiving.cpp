@@ -20,6 +20,9 @@ using Access = OutgoingCallAccess;
 using transport::Poller;
 
 constexpr int kQuietTicksBeforeWatching = 10;
+// Fewer bytes of an unfinished frame are no sign of life: they may be the answers to our pings,
+// taken for the body of a frame that claims more than it has.
+constexpr uint64_t kBytesOfLife = 16 << 10;
 
 }  // namespace
 
@@ -129,16 +132,22 @@ bool Peer::receive_once(const detail::Ref<Link>& link) {
   return false;
 }
 
-void Peer::take_frames(const detail::Ref<Link>& link) {
+void Peer::note_received(const Link& link, bool whole_frame) {
   const base::Time now = runtime_->clock->now();
-  {
-    Lock lock(mutex_);
-    last_received_ = now;
-    heartbeat_.on_received(now);
-    ++receives_;
-  }
+  const uint64_t bytes = link.received_bytes();
+  Lock lock(mutex_);
+  last_received_ = now;
+  ++receives_;
+  if (!whole_frame && bytes - bytes_at_life_ < kBytesOfLife) return;
+  bytes_at_life_ = bytes;
+  heartbeat_.on_received(now);
+}
+
+void Peer::take_frames(const detail::Ref<Link>& link) {
   try {
-    while (link->next_frame()) {
+    bool more = link->next_frame();
+    note_received(*link, more);
+    for (; more; more = link->next_frame()) {
       wire::Frame& frame = link->frame();
       switch (frame.header.kind) {
         case wire::FrameKind::kReply:

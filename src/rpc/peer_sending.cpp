@@ -237,6 +237,7 @@ void Peer::connect() {
   counters_.connects.add();
   connect_by_ = now + kConnectTimeout;
   announced_.clear();
+  bytes_at_life_ = 0;
   receiver_ = Receiver::kLoop;
   stream_up_ = false;
   interest_ = Poller::kReadable | Poller::kWritable;

@@ -10,22 +10,21 @@ namespace weft::rpc {
 
 namespace {
 AgentCore& serving_agent() { return IncomingCall::current()->server().agent(); }
+WorkerInfo calling_worker() { return IncomingCall::current()->caller(); }
 }  // namespace
 
-Future<Termination::Verdict> sys_report(int32_t rank, bool idle, uint64_t activity) {
-  return serving_agent().on_report(rank, idle, activity);
+Future<Termination::Verdict> sys_report(bool idle, uint64_t activity) {
+  return serving_agent().on_report(calling_worker().id, idle, activity);
 }
 
-void sys_alive(int32_t coordinator) { serving_agent().on_probe(coordinator); }
+void sys_alive() { serving_agent().on_probe(calling_worker().id); }
 
-Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, std::string who,
-                                    GatheredPart part) {
-  return serving_agent().on_gather(std::move(set), round, std::move(who), std::move(part));
+Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, GatheredPart part) {
+  return serving_agent().on_gather(std::move(set), round, calling_worker().name, std::move(part));
 }
 
-std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round,
-                                      std::string who) {
-  return serving_agent().on_withdraw(set, round, who);
+std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round) {
+  return serving_agent().on_withdraw(set, round, calling_worker().name);
 }
 
 void register_reserved_functions() {

@@ -17,10 +17,10 @@ namespace weft::rpc {
 /// Registers them; done by every agent that starts.
 void register_reserved_functions();
 
-Future<Termination::Verdict> sys_report(int32_t rank, bool idle, uint64_t activity);
-void sys_alive(int32_t coordinator);
-Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, std::string who,
-                                    GatheredPart part);
-std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round, std::string who);
+// Who calls is known from the connection, so nobody speaks for another.
+Future<Termination::Verdict> sys_report(bool idle, uint64_t activity);
+void sys_alive();
+Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, GatheredPart part);
+std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round);
 
 }  // namespace weft::rpc

@@ -63,15 +63,15 @@ Server::FunctionCounters& Server::counters_of(const detail::FunctionEntry& funct
 
 // --- links -----------------------------------------------------------------------------------
 
-bool Server::adopt(detail::Ref<Link> link, const WorkerInfo& caller) {
+Server::Adoption Server::adopt(detail::Ref<Link> link, const WorkerInfo& caller) {
   const int descriptor = link->descriptor();
   auto serving = detail::make_ref<ServingLink>(*this, std::move(link), caller);
   std::lock_guard lock(mutex_);
-  if (closed_) return false;
+  if (closed_) return Adoption::kClosed;
   serving->token = next_token_++;
-  if (!poller_.add(descriptor, Poller::kReadable, serving->token)) return false;
+  if (!poller_.add(descriptor, Poller::kReadable, serving->token)) return Adoption::kOutOfDescriptors;
   links_.emplace(serving->token, serving);
-  return true;
+  return Adoption::kServed;
 }
 
 detail::Ref<ServingLink> Server::find(uint64_t token) {

@@ -43,7 +43,8 @@ class Server final : public base::CrewLoop {
   AgentCore& agent() const { return agent_; }
 
   /// A connection whose hello was accepted. Any thread. False if it cannot be watched.
-  bool adopt(detail::Ref<Link> link, const WorkerInfo& caller);
+  enum class Adoption { kServed, kClosed, kOutOfDescriptors };
+  Adoption adopt(detail::Ref<Link> link, const WorkerInfo& caller);
 
   /// Sends what is queued and says that no more follows; waits at most `patience`.
   void finish_sending(base::Duration patience);

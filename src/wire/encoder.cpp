@@ -107,6 +107,7 @@ void Encoder::tensor(const at::Tensor& tensor) {
     try {
       tensor.layout() == at::kStrided ? strided(tensor) : sparse(tensor);
     } catch (const Error& error) {
+      if (error.code() != ErrorCode::kBadMessage) throw;
       // What a receiver would refuse is a mistake here.
       refuse(tensor, error.message().c_str());
     }

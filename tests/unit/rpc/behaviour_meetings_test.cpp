@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "rpc/reserved_functions.h"
 #include "support/loopback_group.h"
 
 namespace weft::behaviour_meetings {
@@ -198,6 +199,17 @@ TEST_F(Behaviour32_AllGather, TimeoutNamesTheMissing) {
   });
   // Others are not harmed.
   at_once({0, 2}, [](Agent& agent) { agent.barrier({"a", "c"}); });
+}
+
+// The set of a meeting comes from outside, who comes to it from the connection.
+TEST_F(Behaviour32_AllGather, AMeetingThatNoWorkerWouldCallIsRefused) {
+  for (const Names& set : {Names{}, Names{"a", "b"}, Names{"b"}, Names{"b", "c"}, Names{"b", "a"},
+                           Names{"b", "b"}, Names{"b", "zorro"}}) {
+    EXPECT_THAT(([&] { group[0].sync<rpc::sys_gather>("b", set, 0, rpc::GatheredPart{}); }),
+                Throws<Error>())
+        << testing::PrintToString(set);
+  }
+  at_once({0, 1}, [](Agent& agent) { agent.barrier({"a", "b"}); });
 }
 
 TEST_F(Behaviour32_AllGather, TimeoutOfZeroWaits) {

@@ -132,6 +132,12 @@ TEST(SingleFault, ACallThatClaimsMoreThanItHasIsNoticedByTheHeartbeat) {
   run_all({{claims_64_megabytes, 1, true, kCalls}, {claims_64_megabytes, 2, true, kCalls}});
 }
 
+// The caller does: not even the answers to its pings, which it takes for the body, save the link.
+TEST(SingleFault, AReplyThatClaimsMoreThanItHasIsNoticedByTheHeartbeat) {
+  const Fault claims_64_megabytes{Kind::kFlip, 0ns, 58};
+  run_all({{claims_64_megabytes, 1, false, kCalls}, {claims_64_megabytes, 2, false, kCalls}});
+}
+
 TEST(SilentPeer, IsGivenUpThoughItsSocketTakesWhatWeSend) {
   set_log_sink([](LogLevel, std::string_view) {});
   test::LoopbackGroup group({"a", "b"}, quick_options());
