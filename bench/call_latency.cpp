@@ -44,14 +44,35 @@ struct Goal {
   Bar bar;
 };
 
+// Where the two processes of a pair run. Left to itself the scheduler sometimes puts the two of one
+// pair on one processor and those of the other on two, and then the ratio shows nothing else.
+enum class Placement : uint8_t { kApart, kOnOneCpu };
+
 // One way of waiting, for the anchor and for weft.
 struct Case {
   std::string ping;  // the anchor's command
   std::string anchor;
   std::string spin;
-  std::optional<int> cpu;  // of all processes
+  Placement placement;
   std::vector<Goal> goals;
 };
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof(allowed), &allowed);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<size_t>(cpu), &allowed)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+template <typename Pair>
+void place_apart(Pair& pair, const std::vector<int>& cpus) {
+  pair.caller().move_to(cpus[0]);
+  pair.callee().move_to(cpus[1]);
+}
 
 void measure_case(const Settings& settings, const Case& c) {
   std::vector<Goal> goals;
@@ -61,9 +82,14 @@ void measure_case(const Settings& settings, const Case& c) {
   if (goals.empty()) return;
 
   const size_t count = settings.scaled(kCalls);
-  AnchorPair raw("ping_server", "ping_caller", c.cpu);
+  const std::vector<int> cpus = allowed_cpus();
+  const bool apart = c.placement == Placement::kApart && cpus.size() > 1;
+  const std::optional<int> cpu = apart ? std::nullopt : std::optional(cpus.front());
+  AnchorPair raw("ping_server", "ping_caller", cpu);
   std::optional<WorkerPair> workers;
-  if (!settings.anchors_only) workers.emplace(WorkerPair::weft(c.spin, c.cpu));
+  if (!settings.anchors_only) workers.emplace(WorkerPair::weft(c.spin, cpu));
+  if (apart) place_apart(raw, cpus);
+  if (apart && workers) place_apart(*workers, cpus);
   std::vector<Measurement> turns{[&] { return raw.caller().measure(c.ping, count); }};
   for (const Goal& goal : goals) turns.push_back(asking(workers, goal.call, count));
 
@@ -73,15 +99,6 @@ void measure_case(const Settings& settings, const Case& c) {
     print(
         {goals[i].row, goals[i].what, c.anchor, "us", goals[i].bar, series[0], series[i + 1], {}});
   }
-}
-
-int first_allowed_cpu() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  sched_getaffinity(0, sizeof(allowed), &allowed);
-  int cpu = 0;
-  while (cpu < CPU_SETSIZE - 1 && !CPU_ISSET(static_cast<size_t>(cpu), &allowed)) ++cpu;
-  return cpu;
 }
 
 void measure(const Settings& settings) {
@@ -95,11 +112,15 @@ void measure(const Settings& settings) {
   const Goal one_core_spin{14, "nop", "both on one core: sync nop, spinning asked for",
                            at_most(1.5)};
 
-  const int cpu = first_allowed_cpu();
-  measure_case(settings, {"blocking", kBlockingAnchor, kNoSpin, {}, {nop_blocking, add_blocking}});
-  measure_case(settings, {"spinning", kSpinningAnchor, kSpin, {}, {nop_spinning, add_spinning}});
-  measure_case(settings, {"blocking", kBlockingAnchor, kNoSpin, cpu, {one_core}});
-  measure_case(settings, {"blocking", kBlockingAnchor, kSpin, cpu, {one_core_spin}});
+  measure_case(
+      settings,
+      {"blocking", kBlockingAnchor, kNoSpin, Placement::kApart, {nop_blocking, add_blocking}});
+  measure_case(
+      settings,
+      {"spinning", kSpinningAnchor, kSpin, Placement::kApart, {nop_spinning, add_spinning}});
+  measure_case(settings, {"blocking", kBlockingAnchor, kNoSpin, Placement::kOnOneCpu, {one_core}});
+  measure_case(settings,
+               {"blocking", kBlockingAnchor, kSpin, Placement::kOnOneCpu, {one_core_spin}});
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ void measure(const Settings& settings) {
 
   const auto series = take_turns(
       settings.quick ? 1 : kRounds,
-      {[&] { return idle_percent(raw.caller(), "blocking", raw.server(), window); }, weft_idle});
+      {[&] { return idle_percent(raw.caller(), "blocking", raw.callee(), window); }, weft_idle});
 
   print({13,
          "idle CPU per process, spinning enabled",

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
 
 #include "support/system_error.h"
@@ -146,6 +147,19 @@ double Child::measure(const std::string& what, size_t count) {
 void Child::close_input() {
   if (input_ >= 0) close(input_);
   input_ = -1;
+}
+
+void Child::move_to(int cpu) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  CPU_SET(static_cast<size_t>(cpu), &cpus);
+  for (const auto& thread :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {
+    const pid_t id = std::stoi(thread.path().filename());
+    if (sched_setaffinity(id, sizeof(cpus), &cpus) != 0 && errno != ESRCH) {
+      check_system(-1, "sched_setaffinity");
+    }
+  }
 }
 
 double Child::cpu_seconds() const {

@@ -37,6 +37,10 @@ class Child {
   /// Tells the child to end; the destructor waits for it. Peers are all told before one is joined.
   void close_input();
 
+  /// Moves all its threads, and those they start, to one processor. Unlike ChildOptions::cpu the
+  /// program has already looked at how many there are.
+  void move_to(int cpu);
+
   /// Processor time all its threads used so far, in seconds.
   double cpu_seconds() const;
 

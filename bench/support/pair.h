@@ -19,7 +19,7 @@ class AnchorPair {
   AnchorPair(const std::string& server_role, const std::string& caller_role,
              std::optional<int> cpu = {});
 
-  Child& server() { return server_; }
+  Child& callee() { return server_; }
   Child& caller() { return caller_; }
 
  private:

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -175,13 +176,14 @@ bool freeze(pid_t process) {
 void thaw(pid_t process) { kill(process, SIGCONT); }
 
 void break_connections() {
-  // Held by copies, so that no number means a connection made meanwhile.
-  std::vector<int> connected;
+  // Held by copies, so that no number means a connection made meanwhile. By system calls, because
+  // to take what another thread may be closing is a race, and here that is the purpose.
+  std::vector<long> connected;
   for (const int socket : tcp_sockets()) {
-    if (!listens(socket)) connected.push_back(dup(socket));
+    if (!listens(socket)) connected.push_back(syscall(SYS_dup, socket));
   }
-  for (const int socket : connected) ::shutdown(socket, SHUT_RDWR);
-  for (const int socket : connected) close(socket);
+  for (const long socket : connected) syscall(SYS_shutdown, socket, SHUT_RDWR);
+  for (const long socket : connected) syscall(SYS_close, socket);
 }
 
 int listening_port() {

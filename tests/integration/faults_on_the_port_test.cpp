@@ -170,7 +170,7 @@ class FaultsOnThePort : public testing::Test {
     const size_t after = resident_bytes(workers_.pid(1));
     std::cout << std::chrono::duration<double>(Clock::now() - start).count() << " s, "
               << (static_cast<double>(after) - static_cast<double>(before)) / 1024 << " KiB more\n";
-    EXPECT_LT(after, before + 4 * kMiB);
+    EXPECT_TRUE(!kMemoryShows || after < before + 4 * kMiB);
     EXPECT_LE(late_, 10) << "of 1,100; some may be, on a host with more to do than processors";
   }
   void expect_turned_away(const std::string& bytes) {
