@@ -3,7 +3,10 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <iomanip>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -74,6 +77,12 @@ void place_apart(Pair& pair, const std::vector<int>& cpus) {
   pair.callee().move_to(cpus[1]);
 }
 
+std::string rounded(double value) {
+  std::ostringstream text;
+  text << std::setprecision(3) << value;
+  return text.str();
+}
+
 void measure_case(const Settings& settings, const Case& c) {
   std::vector<Goal> goals;
   for (const Goal& goal : c.goals) {
@@ -92,12 +101,19 @@ void measure_case(const Settings& settings, const Case& c) {
   if (apart && workers) place_apart(*workers, cpus);
   std::vector<Measurement> turns{[&] { return raw.caller().measure(c.ping, count); }};
   for (const Goal& goal : goals) turns.push_back(asking(workers, goal.call, count));
+  const bool adds =
+      std::any_of(goals.begin(), goals.end(), [](const Goal& goal) { return goal.call == "add"; });
+  if (adds) turns.push_back([&] { return raw.caller().measure(c.ping + "+add", count); });
 
   const auto series = take_turns(settings.rounds(), turns);
 
   for (size_t i = 0; i < goals.size(); ++i) {
-    print(
-        {goals[i].row, goals[i].what, c.anchor, "us", goals[i].bar, series[0], series[i + 1], {}});
+    const std::string note =
+        goals[i].call == "add"
+            ? "the anchor, if its server adds: " + rounded(median(series.back())) + " us"
+            : "";
+    print({goals[i].row, goals[i].what, c.anchor, "us", goals[i].bar, series[0], series[i + 1],
+           note});
   }
 }
 

@@ -9,9 +9,13 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/from_blob.h>
 
 #include "support/program.h"
 #include "support/samples.h"
@@ -21,8 +25,16 @@ namespace bench {
 namespace {
 
 // The first byte of a ping tells the server how to wait for the next one, so that a spinning server
-// spins only while it is being measured.
+// spins only while it is being measured; the second what to do.
 using Ping = std::array<uint8_t, kPingSize>;
+constexpr size_t kOperand = 16;  // where in a ping four floats begin; four more follow
+
+void add_in_place(Ping& message) {
+  const at::Tensor a = at::from_blob(message.data() + kOperand, {4});
+  const at::Tensor b = at::from_blob(message.data() + 2 * kOperand, {4});
+  const at::Tensor sum = at::add(a, b);
+  std::memcpy(message.data() + kOperand, sum.data_ptr(), kOperand);
+}
 
 sockaddr_in loopback(uint16_t port) {
   sockaddr_in address{};
@@ -101,8 +113,9 @@ bool receive_all(const Socket& socket, void* data, size_t size, Wait wait) {
   return true;
 }
 
-double ping(const Socket& socket, size_t count, Wait wait) {
+double ping(const Socket& socket, size_t count, Wait wait, Work work) {
   Ping message{};
+  message[1] = static_cast<uint8_t>(work);
   return median_microseconds(count, [&](size_t i) {
     const bool last = i + 1 == count;
     message[0] = static_cast<uint8_t>(last ? Wait::kBlocking : wait);
@@ -114,6 +127,7 @@ double ping(const Socket& socket, size_t count, Wait wait) {
 void serve_pings(const Socket& socket) {
   Ping message{};
   while (receive_all(socket, message.data(), message.size(), static_cast<Wait>(message[0]))) {
+    if (static_cast<Work>(message[1]) == Work::kAdd) add_in_place(message);
     send_all(socket, message.data(), message.size());
   }
 }
@@ -125,6 +139,10 @@ void run_ping_caller(const std::vector<std::string>& arguments) {
   answer_commands({
       {"blocking", [&](size_t count) { return ping(socket, count, Wait::kBlocking); }},
       {"spinning", [&](size_t count) { return ping(socket, count, Wait::kSpinning); }},
+      {"blocking+add",
+       [&](size_t count) { return ping(socket, count, Wait::kBlocking, Work::kAdd); }},
+      {"spinning+add",
+       [&](size_t count) { return ping(socket, count, Wait::kSpinning, Work::kAdd); }},
   });
 }
 

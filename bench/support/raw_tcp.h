@@ -40,14 +40,19 @@ bool receive_all(const Socket& socket, void* data, size_t size, Wait wait = Wait
 
 constexpr size_t kPingSize = 64;
 
+/// What the server does with a ping before it answers: nothing, or an addition of four floats,
+/// which is what no remote addition can do without.
+enum class Work : uint8_t { kNone, kAdd };
+
 /// Median round trip in microseconds. Both sides wait in the given way; between two calls the
 /// server blocks.
-double ping(const Socket& socket, size_t count, Wait wait);
+double ping(const Socket& socket, size_t count, Wait wait, Work work = Work::kNone);
 
 /// Answers pings until the caller closes.
 void serve_pings(const Socket& socket);
 
-// The roles around them; the caller answers "blocking" and "spinning".
+// The roles around them; the caller answers "blocking" and "spinning", and "blocking+add" and
+// "spinning+add".
 void run_ping_server(const std::vector<std::string>& arguments);
 void run_ping_caller(const std::vector<std::string>& arguments);
 
