@@ -71,7 +71,7 @@ TEST(ReceivePool, MemoryOutlivesThePoolsOwner) {
 TEST(ReceivePool, AClaimTakesAddressesAndNoMemory) {
   const auto pool = std::make_shared<ReceivePool>(0);
 #if defined(__SANITIZE_THREAD__)
-  constexpr size_t kClaim = size_t{1} << 36;  // the rest of the addresses is the sanitizer's
+  constexpr size_t kClaim = size_t{1} << 32;  // the rest of the addresses is the sanitizer's
 #else
   constexpr size_t kClaim = size_t{1} << 40;
 #endif
