@@ -2,6 +2,7 @@
 #
 #   JOBS=n             compile and test at most n at a time (default: all processors)
 #   CMAKE_ARGS=...     further arguments of the configure step, such as -DCMAKE_PREFIX_PATH=...
+#   ARGS=...           arguments of what `make run` runs, such as --seed 2
 #   CTEST_ARGS=...     further arguments of ctest, such as -R Agent
 
 JOBS ?= $(shell nproc)
@@ -23,11 +24,11 @@ build: ## everything, into build/release
 	$(call configure,release)
 	$(call compile,release)
 
-run: ## the demo: two workers that call each other
+run: ## the demo: an agent and two observers learn to balance a pole; ARGS=--help
 	@scripts/bootstrap
 	$(call configure,release)
-	$(call compile,release) --target demo
-	build/release/examples/demo
+	$(call compile,release) --target cartpole
+	build/release/examples/cartpole $(ARGS)
 
 test: build ## everything, then the whole test suite
 	$(call check,release)

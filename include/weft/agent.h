@@ -24,6 +24,10 @@ namespace rpc {
 class AgentCore;
 }
 
+namespace detail {
+struct AgentAccess;
+}
+
 /// What a graceful shutdown found.
 struct ShutdownReport {
   std::vector<std::string> lost_workers;  // members that were dead or could not be reached
@@ -34,7 +38,8 @@ struct ShutdownReport {
 class Agent {
  public:
   /// Joins the group that `options` describe; returns when every member is there. Throws
-  /// kInvalidArgument for a bad name or bad options, kUnavailable when the group does not form in time.
+  /// kInvalidArgument for a bad name or bad options, kUnavailable when the group does not form in
+  /// time.
   static std::unique_ptr<Agent> join(const std::string& name, const Options& options = {});
 
   explicit Agent(std::shared_ptr<rpc::AgentCore> core);
@@ -86,6 +91,7 @@ class Agent {
   void shutdown_now();
 
  private:
+  friend struct detail::AgentAccess;
   enum class Urgency { kMayWait, kCallerWaits };
 
   template <auto F, typename... Args>
@@ -111,6 +117,12 @@ class Agent {
 
   std::shared_ptr<rpc::AgentCore> core_;
 };
+
+namespace detail {
+struct AgentAccess {
+  static const std::shared_ptr<rpc::AgentCore>& core(Agent& agent) { return agent.core_; }
+};
+}  // namespace detail
 
 /// The agent that free functions act on: the one whose handler runs on this thread, else the
 /// process's default agent. Throws kNotInitialized if there is none.

@@ -1,17 +1,14 @@
 // How values become bytes: Codec<T> for every type that may be a parameter or a result.
 //
-// Arithmetic types, enums, strings, optional, variant, pair, tuple, vector, array, map, set (ordered
-// or not), chrono durations and system times, tensors, and any aggregate of these need nothing.
-// For another type specialize weft::Codec with encode, decode and describe.
+// Arithmetic types, enums, strings, optional, variant, pair, tuple, vector, array, map, set
+// (ordered or not), chrono durations and system times, tensors, and any aggregate of these need
+// nothing. For another type specialize weft::Codec with encode, decode and describe.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
 #include <bit>
-#include <boost/pfr/core.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -30,9 +27,17 @@
 #include <variant>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <boost/pfr/core.hpp>
+
+#include "weft/detail/ref_counted.h"
 #include "weft/error.h"
 
 namespace weft {
+
+namespace detail {
+class Arrival;
+}
 
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
@@ -58,19 +63,19 @@ class Encoder {
     end_ += size;
   }
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  void scalar(T value) {
-    write(&value, sizeof value);
-  }
+  requires std::is_arithmetic_v<T>
+  void scalar(T value) { write(&value, sizeof value); }
   /// A count of elements; throws kInvalidArgument beyond 2^32 - 1.
   void length(size_t count);
   /// Throws kInvalidArgument for a tensor that cannot travel (another device, quantized, ...).
   void tensor(const at::Tensor& tensor);
 
+  /// Keeps `object` until the receiver has the message and has done with it what it must.
+  void keep(detail::Ref<detail::RefCounted> object) { kept_.push_back(std::move(object)); }
+  const std::vector<detail::Ref<detail::RefCounted>>& kept() const { return kept_; }
+
   std::span<const std::byte> payload() const { return {begin_, end_}; }
-  std::span<const std::byte> tensor_entries() const {
-    return std::as_bytes(std::span(entries_));
-  }
+  std::span<const std::byte> tensor_entries() const { return std::as_bytes(std::span(entries_)); }
   const std::vector<OutgoingTensor>& tensors() const { return tensors_; }
   size_t tensor_bytes() const { return tensor_bytes_; }
 
@@ -86,14 +91,22 @@ class Encoder {
   std::vector<char> entries_;
   std::vector<OutgoingTensor> tensors_;
   size_t tensor_bytes_ = 0;
+  std::vector<detail::Ref<detail::RefCounted>> kept_;
 };
 
 /// Reads what an Encoder wrote. Everything is checked before it is believed: each method throws
 /// kBadMessage rather than read past the end or allocate from a claimed size.
 class Decoder {
  public:
-  Decoder(std::span<const std::byte> payload, std::span<at::Tensor> tensors)
-      : at_(payload.data()), end_(payload.data() + payload.size()), tensors_(tensors) {}
+  Decoder(std::span<const std::byte> payload, std::span<at::Tensor> tensors,
+          detail::Arrival* arrival = nullptr)
+      : at_(payload.data()),
+        end_(payload.data() + payload.size()),
+        tensors_(tensors),
+        arrival_(arrival) {}
+
+  /// The call or reply these bytes came with; null if they came otherwise.
+  detail::Arrival* arrival() const { return arrival_; }
 
   void read(void* to, size_t size) {
     if (size > remaining()) fail_truncated(size);
@@ -102,8 +115,7 @@ class Decoder {
     at_ += size;
   }
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  T scalar() {
+  requires std::is_arithmetic_v<T> T scalar() {
     T value;
     read(&value, sizeof value);
     return value;
@@ -141,6 +153,7 @@ class Decoder {
   const std::byte* at_;
   const std::byte* end_;
   std::span<at::Tensor> tensors_;
+  detail::Arrival* arrival_;
   size_t next_tensor_ = 0;
   int depth_ = 0;
 };
@@ -247,7 +260,7 @@ struct Codec<bool> {
 };
 
 template <typename T>
-  requires std::is_enum_v<T>
+requires std::is_enum_v<T>
 struct Codec<T> {
   using Number = std::underlying_type_t<T>;
   static void encode(Encoder& out, T value) {
@@ -308,9 +321,8 @@ struct Codec<std::variant<Ts...>> {
   static_assert(sizeof...(Ts) <= 256, "the index of a variant travels in one byte");
   static void encode(Encoder& out, const Value& value) {
     out.scalar(static_cast<uint8_t>(value.index()));
-    std::visit(
-        [&out](const auto& held) { Codec<std::decay_t<decltype(held)>>::encode(out, held); },
-        value);
+    std::visit([&out](const auto& held) { Codec<std::decay_t<decltype(held)>>::encode(out, held); },
+               value);
   }
   static Value decode(Decoder& in) {
     Decoder::Nesting nesting(in);
@@ -438,9 +450,8 @@ struct Codec<T> {
     Decoder::Nesting nesting(in);
     T value{};
     if constexpr (kFields == 0) in.scalar<uint8_t>();
-    boost::pfr::for_each_field(value, [&in](auto& field) {
-      field = Codec<std::decay_t<decltype(field)>>::decode(in);
-    });
+    boost::pfr::for_each_field(
+        value, [&in](auto& field) { field = Codec<std::decay_t<decltype(field)>>::decode(in); });
     return value;
   }
   static void describe(TypeDescription& out) {

@@ -12,7 +12,8 @@
 namespace weft {
 
 struct Options {
-  // Joining a group. -1 and "": from the environment (RANK, WORLD_SIZE; WEFT_RENDEZVOUS, else env://).
+  // Joining a group. -1 and "": from the environment (RANK, WORLD_SIZE; WEFT_RENDEZVOUS, else
+  // env://).
   int rank = -1;
   int world_size = -1;
   std::string init_method = {};  // env://, tcp://host:port or file:///path
@@ -36,6 +37,10 @@ struct Options {
   Timeout heartbeat_interval = std::chrono::seconds(1);
   Timeout suspect_after = std::chrono::seconds(3);
   Timeout dead_after = std::chrono::seconds(8);
+
+  // References to objects of another worker are given up by it when it has not heard of their
+  // holder for so long; a holder tells it three times as often.
+  Timeout rref_lease = std::chrono::seconds(10);
 
   // Per peer: calls and bytes that may be unanswered before further callers wait.
   size_t window_calls = 1024;

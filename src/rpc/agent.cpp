@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "weft/agent.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "rendezvous/meeting.h"
 #include "rpc/agent_core.h"
@@ -31,6 +31,8 @@ void check(const Options& options) {
   require(options.suspect_after >= options.heartbeat_interval &&
               options.dead_after > options.suspect_after,
           "options: heartbeat_interval <= suspect_after < dead_after must hold");
+  require(options.rref_lease >= std::chrono::milliseconds(30),
+          "options.rref_lease must be at least 30 ms");
   require(options.window_calls > 0 && options.window_bytes > 0,
           "options.window_calls and window_bytes must be positive");
   require(options.max_call_depth > 0 && options.max_call_depth < 60'000,
@@ -66,9 +68,9 @@ std::unique_ptr<Agent> Agent::join(const std::string& name, const Options& optio
   auto listener = transport->listen(listen_address(options));
   rendezvous::Member self{{name, invitation.rank}, listener->address(), rendezvous::random_id()};
   rendezvous::Group group = rendezvous::meet(invitation, self);
-  return std::make_unique<Agent>(
-      rpc::AgentCore::start(std::move(group), options, std::make_shared<base::SteadyClock>(),
-                            std::move(transport), std::move(listener)));
+  return std::make_unique<Agent>(rpc::AgentCore::start(std::move(group), options,
+                                                       std::make_shared<base::SteadyClock>(),
+                                                       std::move(transport), std::move(listener)));
 }
 
 Agent::Agent(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {

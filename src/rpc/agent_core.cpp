@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/agent_core.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <thread>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/log.h"
 #include "rpc/reserved_functions.h"
@@ -43,8 +43,8 @@ std::shared_ptr<AgentCore> AgentCore::start(Group group, Options options,
                                             std::unique_ptr<transport::Transport> transport,
                                             std::unique_ptr<transport::Listener> listener) {
   register_reserved_functions();
-  std::shared_ptr<AgentCore> core(new AgentCore(std::move(group), std::move(options),
-                                                std::move(clock), std::move(transport)));
+  std::shared_ptr<AgentCore> core(
+      new AgentCore(std::move(group), std::move(options), std::move(clock), std::move(transport)));
   try {
     core->begin(std::move(listener));
   } catch (...) {
@@ -60,6 +60,8 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
     peers_.push_back(detail::make_ref<Peer>(runtime_, member));
   }
   for (auto& peer : peers_) by_name_.emplace(peer->info().name, peer.get());
+  runtime_->agent = this;
+  parts_ = make_agent_parts(*this);
   server_ = std::make_unique<Server>(runtime_, *this);
 
   base::Crew::Limits io_limits;
@@ -69,8 +71,8 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   server_limits.standing_by = std::max<size_t>(2, std::min<size_t>(16, server_limits.running));
   io_crew_ = std::make_shared<base::Crew>("weft-io", io_limits, runtime_->io, runtime_->pulse,
                                           weak_from_this());
-  server_crew_ = std::make_shared<base::Crew>("weft-serve", server_limits, *server_, runtime_->pulse,
-                                              weak_from_this());
+  server_crew_ = std::make_shared<base::Crew>("weft-serve", server_limits, *server_,
+                                              runtime_->pulse, weak_from_this());
   runtime_->io.set_crew(*io_crew_);
   server_->set_crew(*server_crew_);
   runtime_->pulse.add([this] { on_tick(); });
@@ -114,9 +116,8 @@ void AgentCore::refuse(const Destination& to) const {
     }
     names += (names.empty() ? "" : ", ") + member.name;
   }
-  const std::string wanted = !to.name().empty() || !to.rank()
-                                 ? fmt::format("\"{}\"", to.name())
-                                 : fmt::format("rank {}", *to.rank());
+  const std::string wanted = !to.name().empty() || !to.rank() ? fmt::format("\"{}\"", to.name())
+                                                              : fmt::format("rank {}", *to.rank());
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("unknown destination worker {}; {} is in a group of {}: {}", wanted,
                           runtime_->name(), members_.size(), names));
@@ -126,10 +127,11 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
                            const Destination& to, bool caller_waits, const Encoder& arguments) {
   Peer& target = peer(to);
   if (function.ambiguous) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("two functions of this program are called \"{}\"; give one another name "
-                            "with weft::expose<function>(\"name\")",
-                            function.name));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("two functions of this program are called \"{}\"; give one another name "
+                    "with weft::expose<function>(\"name\")",
+                    function.name));
   }
   const Timeout timeout =
       to.timeout().value_or(Timeout(runtime_->default_timeout.load(std::memory_order_relaxed)));
@@ -153,16 +155,23 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
   }
 }
 
+void AgentCore::keep_for_receiver(const WorkerInfo& receiver,
+                                  const std::vector<detail::Ref<detail::RefCounted>>& objects) {
+  for (auto& part : parts_) part->keep_for_receiver(receiver, objects);
+}
+
 // --- meeting ---------------------------------------------------------------------------------
 
 // A set that came from outside: as gather() makes them, and with us to lead it.
 void AgentCore::check_meeting(const std::vector<std::string>& set, const std::string& who) const {
-  const bool in_order = std::adjacent_find(set.begin(), set.end(), std::greater_equal<>()) == set.end();
+  const bool in_order =
+      std::adjacent_find(set.begin(), set.end(), std::greater_equal<>()) == set.end();
   if (set.empty() || !in_order || set.front() != runtime_->name() ||
       !std::binary_search(set.begin(), set.end(), who)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} asks {} to lead a meeting of {} that it does not lead or {} is not in",
-                            who, runtime_->name(), set.size(), who));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} asks {} to lead a meeting of {} that it does not lead or {} is not in", who,
+                    runtime_->name(), set.size(), who));
   }
   for (const std::string& name : set) peer(name);  // throws for one that is no member
 }
@@ -183,7 +192,8 @@ std::vector<std::string> AgentCore::on_withdraw(const std::vector<std::string>& 
   return gathering_.withdraw(set, round, who);
 }
 
-AgentCore::Parts AgentCore::gather(GatheredPart mine, std::vector<std::string> set, Timeout timeout) {
+AgentCore::Parts AgentCore::gather(GatheredPart mine, std::vector<std::string> set,
+                                   Timeout timeout) {
   if (set.empty()) {
     for (const WorkerInfo& member : members_) set.push_back(member.name);
   }
@@ -315,9 +325,9 @@ Termination::Verdict AgentCore::wait_for_group() {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;  // late, or the connection broke: whether it lives shows when we connect again
       }
-      base::log(LogLevel::kInfo, runtime_->name(),
-                fmt::format("{} is gone: {}", members_[static_cast<size_t>(rank)].name,
-                            error.message()));
+      base::log(
+          LogLevel::kInfo, runtime_->name(),
+          fmt::format("{} is gone: {}", members_[static_cast<size_t>(rank)].name, error.message()));
       std::lock_guard lock(meeting_mutex_);
       termination_.on_dead(rank);
     }
@@ -328,9 +338,10 @@ Termination::Verdict AgentCore::wait_for_group() {
 
 ShutdownReport AgentCore::shutdown() {
   if (IncomingCall::current() || detail::BlockingObserver::current()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "a graceful shutdown inside a function that serves a call, or in a continuation, would "
-                "wait for itself");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "a graceful shutdown inside a function that serves a call, or in a continuation, would "
+        "wait for itself");
   }
   std::lock_guard only_one(stop_mutex_);
   if (stopped()) return report_;
@@ -342,7 +353,8 @@ ShutdownReport AgentCore::shutdown() {
     names += (names.empty() ? "" : ", ") + report_.lost_workers.back();
   }
   if (!names.empty()) {
-    base::log(LogLevel::kWarning, runtime_->name(), "shut down without these workers, which are gone: " + names);
+    base::log(LogLevel::kWarning, runtime_->name(),
+              "shut down without these workers, which are gone: " + names);
   }
   stop(/*let_replies_out=*/true, kHandlerPatience);
   return report_;
@@ -361,6 +373,7 @@ void AgentCore::shutdown_now(base::Duration patience) {
 // Refuse new, let out what is due, cancel the rest, join.
 void AgentCore::stop(bool let_replies_out, base::Duration patience) {
   stopping_.store(true, std::memory_order_release);
+  for (auto& part : parts_) part->on_stopping();
   if (acceptor_) acceptor_->stop();
   if (let_replies_out) server_->finish_sending(kReplyPatience);
   const Error why(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
@@ -394,7 +407,8 @@ DebugInfo AgentCore::debug_info() {
   AgentCounters& counters = runtime_->counters;
   info.counters = {
       {"calls.started", counters.calls_started.value()},
-      {"calls.outstanding", static_cast<uint64_t>(std::max<int64_t>(0, counters.outstanding.load()))},
+      {"calls.outstanding",
+       static_cast<uint64_t>(std::max<int64_t>(0, counters.outstanding.load()))},
       {"calls.served", counters.calls_served.value()},
       {"calls.serving", static_cast<uint64_t>(std::max<int64_t>(0, counters.serving.load()))},
       {"calls.timed_out", counters.timeouts.value()},
@@ -427,6 +441,7 @@ DebugInfo AgentCore::debug_info() {
   }
   info.counters["calls.pending"] = pending;
   info.functions = server_->function_stats();
+  for (auto& part : parts_) part->describe(info);
   return info;
 }
 

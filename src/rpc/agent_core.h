@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rpc/acceptor.h"
+#include "rpc/agent_part.h"
 #include "rpc/gathering.h"
 #include "rpc/peer.h"
 #include "rpc/runtime.h"
@@ -49,6 +50,11 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 
   DebugInfo debug_info();
+
+  /// What register_agent_part() returned `index` for.
+  AgentPart& part(size_t index) const { return *parts_.at(index); }
+  void keep_for_receiver(const WorkerInfo& receiver,
+                         const std::vector<detail::Ref<detail::RefCounted>>& objects);
 
   // The facade, as functions running here see it.
   void set_facade(Agent* agent) { facade_.store(agent, std::memory_order_release); }
@@ -87,6 +93,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   std::vector<WorkerInfo> members_;
   std::vector<detail::Ref<Peer>> peers_;  // by rank
   std::unordered_map<std::string_view, Peer*> by_name_;
+  std::vector<std::shared_ptr<AgentPart>> parts_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<Acceptor> acceptor_;
   std::shared_ptr<base::Crew> io_crew_;

@@ -2,10 +2,11 @@
 #include "rpc/incoming_call.h"
 
 #include <cxxabi.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <typeinfo>
+
+#include <fmt/format.h>
 
 #include "base/demangle.h"
 #include "rpc/agent_core.h"
@@ -51,8 +52,8 @@ IncomingCall::IncomingCall(Server& server, detail::Ref<ServingLink> link, uint64
   link_->add(*this);
 }
 
-// An asynchronous function that dropped its promise has answered through kBrokenPromise; this is for
-// a call that was never run.
+// An asynchronous function that dropped its promise has answered through kBrokenPromise; this is
+// for a call that was never run.
 IncomingCall::~IncomingCall() {
   if (claim_reply()) server_.on_answered(*this, true, time_in_user_code());
   link_->remove(*this);
@@ -66,23 +67,56 @@ IncomingCall* IncomingCall::current() {
 WorkerInfo IncomingCall::caller() const { return link_->caller(); }
 
 void IncomingCall::run(std::span<const std::byte> arguments, std::span<at::Tensor> tensors) {
-  Decoder decoder(arguments, tensors);
+  detail::Arrival arrival(&server_.agent(), link_->caller(), detail::Arrival::Kind::kCall);
+  Decoder decoder(arguments, tensors, &arrival);
   decoder_ = &decoder;
+  serve([this] { function_.invoke(*this); });
+  decoder_ = nullptr;
+}
+
+void IncomingCall::run_when_ready(detail::Task run) {
+  detail::when_all(decoder_->arrival()->take_needed(),
+                   [self = detail::Ref<IncomingCall>::share(this),
+                    run = std::move(run)](std::exception_ptr why_not) mutable {
+                     // Whoever made it ready has no time for a function.
+                     auto* later = new detail::Continuation;
+                     later->ambient = self;
+                     later->task = [self, run = std::move(run), why_not]() mutable {
+                       self->resume(run, why_not);
+                     };
+                     self->server_.runtime().io.post(later);
+                   });
+}
+
+void IncomingCall::resume(detail::Task& run, std::exception_ptr why_not) {
+  serve([&] {
+    if (why_not) std::rethrow_exception(why_not);
+    if (cancelled() || server_.runtime().clock->now() >= deadline_) {
+      server_.runtime().counters.cancelled_unstarted.add();
+      return refuse(ErrorCode::kTimeout, "given up by the caller before it began");
+    }
+    run();
+  });
+}
+
+template <typename F>
+void IncomingCall::serve(F body) {
   detail::Ambient::Scope scope(detail::Ref<detail::Ambient>::share(this));
   try {
-    function_.invoke(*this);
+    body();
   } catch (const Error& error) {
     if (in_user_code_) {
       fail(std::current_exception());
     } else {
-      refuse(error.code(), fmt::format("the arguments do not decode: {}", error.message()));
+      refuse(error.code(), error.code() == ErrorCode::kBadMessage
+                               ? fmt::format("the arguments do not decode: {}", error.message())
+                               : error.message());
     }
   } catch (const abi::__forced_unwind&) {
     throw;  // the thread is being cancelled; swallowing that would abort the process
   } catch (...) {
     fail(std::current_exception());
   }
-  decoder_ = nullptr;
 }
 
 void IncomingCall::park(std::span<const std::byte> arguments, std::vector<at::Tensor> tensors) {
@@ -103,15 +137,14 @@ void IncomingCall::reply(const Encoder& value) {
   wire::FrameHeader header{wire::FrameKind::kReply};
   header.id = id_;
   const base::Duration took = time_in_user_code();
+  if (!value.kept().empty()) server_.agent().keep_for_receiver(link_->caller(), value.kept());
   link_->send_reply(header, value);
   server_.on_answered(*this, false, took);
 }
 
 void IncomingCall::fail(std::exception_ptr error) { send_failed(describe(std::move(error))); }
 
-void IncomingCall::refuse(ErrorCode code, const std::string& why) {
-  send_failed({code, "", why});
-}
+void IncomingCall::refuse(ErrorCode code, const std::string& why) { send_failed({code, "", why}); }
 
 void IncomingCall::send_failed(const wire::FailedReply& failed) {
   if (!claim_reply()) return;

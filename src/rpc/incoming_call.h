@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "rpc/peer.h"
 #include "weft/detail/ambient.h"
+#include "weft/detail/arrival.h"
 #include "weft/detail/function_entry.h"
 #include "wire/call_prelude.h"
 #include "wire/frame.h"
@@ -59,6 +60,8 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
 
   // Invocation:
   Decoder& arguments() override { return *decoder_; }
+  bool must_wait() const override { return decoder_->arrival()->must_wait(); }
+  void run_when_ready(detail::Task run) override;
   void begin_user_code() override;
   void reply(const Encoder& value) override;
   void fail(std::exception_ptr error) override;
@@ -71,6 +74,10 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
 
  private:
   ~IncomingCall() override;
+  /// Runs `body` for this call: it is what the thread works for, and what is thrown is its answer.
+  template <typename F>
+  void serve(F body);
+  void resume(detail::Task& run, std::exception_ptr why_not);
   void send_failed(const wire::FailedReply& failed);
   bool claim_reply() { return !answered_.exchange(true, std::memory_order_acq_rel); }
   base::Duration time_in_user_code() const;

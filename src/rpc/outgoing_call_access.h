@@ -29,8 +29,14 @@ struct OutgoingCallAccess {
     uint8_t expected = Call::kStarting;
     return call.phase_.compare_exchange_strong(expected, Call::kMakeAnew);
   }
+  static bool settles_later(const Call& call) {
+    return call.settles_later_.load(std::memory_order_acquire);
+  }
+  static std::vector<detail::Ref<detail::RefCounted>>& kept(Call& call) { return call.kept_; }
   static void never_anew(Call& call) { call.phase_.store(Call::kStarted); }
-  static bool sleep(Call& call, std::optional<detail::SteadyTime> until) { return call.sleep(until); }
+  static bool sleep(Call& call, std::optional<detail::SteadyTime> until) {
+    return call.sleep(until);
+  }
   static void mark_sleeper(Call& call) { call.mark(); }
   static void nudge(Call& call) { call.nudge(); }
 };

@@ -1,11 +1,11 @@
 // Peer: how calls and connections end other than by a reply.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/peer.h"
+#include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <utility>
+#include "rpc/peer.h"
 
 namespace weft::rpc {
 
@@ -30,7 +30,8 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
   state_ = State::kIdle;
   connect_by_ = base::Time::max();
   deferred_ = false;
-  // The caller that receives on the lost link notices by itself; the role is free for the next link.
+  // The caller that receives on the lost link notices by itself; the role is free for the next
+  // link.
   receiver_ = Receiver::kNobody;
   if (!was_connected) backoff_.on_failure(now);
   last_failure_ = why.message();
@@ -57,8 +58,8 @@ void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& 
     if (sent) {
       const ErrorCode code =
           why.code() == ErrorCode::kPeerLost ? ErrorCode::kPeerLost : ErrorCode::kOutcomeUnknown;
-      fail(*call, Error(code, fmt::format("{} was sent to {}, then the connection broke: {}", function,
-                                          name, why.message())));
+      fail(*call, Error(code, fmt::format("{} was sent to {}, then the connection broke: {}",
+                                          function, name, why.message())));
     } else {
       const ErrorCode code = why.code() == ErrorCode::kUnauthenticated ? ErrorCode::kUnauthenticated
                                                                        : ErrorCode::kUnavailable;
@@ -71,7 +72,9 @@ void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& 
 
 void Peer::fail(Call& call, const Error& error) {
   counters_.failed.add();
-  call.future().settle_error(error, &runtime_->io);
+  if (const std::optional<Error> final_error = call.translate(error)) {
+    call.future().settle_error(*final_error, &runtime_->io);
+  }
   note_settled(call);
 }
 
@@ -128,9 +131,9 @@ void Peer::cancel(uint64_t call_id) {
   if (!call) return;
   close_window(*call);
   lock.unlock();
-  fail(*call, Error(ErrorCode::kCancelled, fmt::format("{} on {} was cancelled",
-                                                       Access::function(*call)->name,
-                                                       member_.info.name)));
+  fail(*call,
+       Error(ErrorCode::kCancelled, fmt::format("{} on {} was cancelled",
+                                                Access::function(*call)->name, member_.info.name)));
   call->future().release();  // the table's
   send_cancel(call_id);
 }

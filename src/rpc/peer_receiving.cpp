@@ -1,14 +1,13 @@
 // Peer: waiting, receiving replies, and who does it.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/peer.h"
-
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/log.h"
 #include "rpc/function_table.h"
+#include "rpc/peer.h"
 #include "transport/poller.h"
 #include "wire/call_prelude.h"
 
@@ -36,11 +35,12 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
   const bool own_clock = runtime_->clock->runs_by_itself();
   std::optional<detail::BlockingRegion> region;
   while (!future.ready()) {
-    const base::Time limit =
-        std::min(until.value_or(base::Time::max()), own_clock ? Access::deadline(call) : base::Time::max());
+    const bool has_deadline = own_clock && !Access::settles_later(call);
+    const base::Time limit = std::min(until.value_or(base::Time::max()),
+                                      has_deadline ? Access::deadline(call) : base::Time::max());
     Lock lock(mutex_);
     if (future.ready()) break;
-    if (state_ == State::kConnected && may_receive()) {
+    if (state_ == State::kConnected && may_receive() && !Access::settles_later(call)) {
       receiver_ = Receiver::kCaller;
       deferred_ = false;
       const detail::Ref<Link> link = link_;
@@ -68,7 +68,7 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
     lock.unlock();
     if (future.ready()) break;
     const base::Time now = runtime_->clock->now();
-    if (now >= Access::deadline(call)) {
+    if (now >= Access::deadline(call) && !Access::settles_later(call)) {
       expire(call);
     } else if (until && std::chrono::steady_clock::now() >= *until) {
       return false;
@@ -90,6 +90,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
         case Link::State::kFine:
           take_frames(link);
           if (!future || future->ready() || SteadyClock::now() >= limit) return;
+          if (Access::settles_later(*call)) return;
           try_first = true;
           continue;
         case Link::State::kBroken:
@@ -108,8 +109,8 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
       waits = true;
       continue;
     }
-    const auto what = link->blocked() ? transport::WaitFor::kReadableOrWritable
-                                      : transport::WaitFor::kReadable;
+    const auto what =
+        link->blocked() ? transport::WaitFor::kReadableOrWritable : transport::WaitFor::kReadable;
     const transport::Readiness ready = transport::wait_for_descriptor(
         link->descriptor(), what, std::min<base::Duration>(left, transport::kLongestReceive));
     if (ready.writable && link->blocked()) flush(link);
@@ -164,9 +165,8 @@ void Peer::take_frames(const detail::Ref<Link>& link) {
                                                frame.body.size())));
           return;
         default:
-          throw Error(ErrorCode::kBadMessage,
-                      fmt::format("a frame of kind {} in a reply stream",
-                                  static_cast<int>(frame.header.kind)));
+          throw Error(ErrorCode::kBadMessage, fmt::format("a frame of kind {} in a reply stream",
+                                                          static_cast<int>(frame.header.kind)));
       }
     }
   } catch (const Error& error) {
@@ -204,22 +204,23 @@ void Peer::settle_reply(Call& call, wire::Frame& frame) {
         future.settle_error(Error::remote(member_.info.name, failed.type, failed.text),
                             &runtime_->io);
       } else {
-        future.settle_error(Error(failed.code, fmt::format("{} on {}: {}",
-                                                           Access::function(call)->name,
-                                                           member_.info.name, failed.text)),
-                            &runtime_->io);
+        future.settle_error(
+            Error(failed.code, fmt::format("{} on {}: {}", Access::function(call)->name,
+                                           member_.info.name, failed.text)),
+            &runtime_->io);
       }
     } else {
-      Decoder result(frame.body, frame.tensors);
+      detail::Arrival arrival(runtime_->agent, member_.info, detail::Arrival::Kind::kReply);
+      Decoder result(frame.body, frame.tensors, &arrival);
       call.settle_with(result, &runtime_->io);
     }
   } catch (const std::exception& error) {
     counters_.failed.add();
-    future.settle_error(Error(ErrorCode::kBadMessage,
-                              fmt::format("the result of {} on {} does not decode: {}",
-                                          Access::function(call)->name, member_.info.name,
-                                          error.what())),
-                        &runtime_->io);
+    future.settle_error(
+        Error(ErrorCode::kBadMessage,
+              fmt::format("the result of {} on {} does not decode: {}",
+                          Access::function(call)->name, member_.info.name, error.what())),
+        &runtime_->io);
   }
   note_settled(call);
   future.release();  // the table's
@@ -227,6 +228,7 @@ void Peer::settle_reply(Call& call, wire::Frame& frame) {
 
 // Counted down after continuations were posted: at no time does a chain of calls look finished.
 void Peer::note_settled(Call& call) {
+  Access::kept(call).clear();
   if (!is_reserved(*Access::function(call))) {
     runtime_->counters.outstanding.fetch_sub(1, std::memory_order_release);
   }

@@ -1,14 +1,14 @@
 // Peer: making calls, connecting, writing.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/peer.h"
-
-#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "rpc/function_table.h"
+#include "rpc/peer.h"
 #include "transport/poller.h"
 #include "wire/call_prelude.h"
 #include "wire/hello.h"
@@ -41,6 +41,7 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
   Access::deadline(call) = terms.deadline;
   Access::depth(call) = terms.depth;
   Access::bytes(call) = arguments.payload().size() + arguments.tensor_bytes();
+  if (!arguments.kept().empty()) Access::kept(call) = arguments.kept();
   counters_.calls.add();
   if (!is_reserved(function)) {
     runtime_->counters.calls_started.add();
@@ -64,8 +65,7 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
     fail(call, *closed_because_);
     return true;
   }
-  if (!has_room(terms, Access::bytes(call)) &&
-      !wait_for_room(lock, terms, Access::bytes(call))) {
+  if (!has_room(terms, Access::bytes(call)) && !wait_for_room(lock, terms, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
     lock.unlock();
     fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
@@ -73,8 +73,8 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
   }
   try {
     // With nothing unanswered, what the loop receives is hardly a reply: more likely the end.
-    const bool doubtful = Access::started(call) - last_received_ > kQuietLink ||
-                          (loop_receiving_ && calls_.empty());
+    const bool doubtful =
+        Access::started(call) - last_received_ > kQuietLink || (loop_receiving_ && calls_.empty());
     if (state_ == State::kConnected && doubtful) notice_dead_link(lock);
     if (state_ == State::kClosed) throw *closed_because_;
     if (state_ == State::kIdle) connect();
@@ -120,9 +120,10 @@ void Peer::wait_for_other_writer(Call& call, const Link& link) {
 bool Peer::settle_if_sent(Call& call, const Link& link) {
   while (link.offered_bytes() != link.sent_bytes()) sched_yield();
   if (!was_sent(call, &link)) return false;
-  fail(call, Error(ErrorCode::kOutcomeUnknown,
-                   fmt::format("{} was sent to {}, then the connection broke: {}",
-                               Access::function(call)->name, member_.info.name, link.why_broken())));
+  fail(call,
+       Error(ErrorCode::kOutcomeUnknown,
+             fmt::format("{} was sent to {}, then the connection broke: {}",
+                         Access::function(call)->name, member_.info.name, link.why_broken())));
   return true;
 }
 
@@ -151,8 +152,7 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
     prelude.name = function.name;
     prelude.signature = function.signature;
   }
-  Access::sent_at_byte(call) =
-      link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments);
+  Access::sent_at_byte(call) = link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments);
 }
 
 // Calls that were given up leave the window, but what of them is unsent stays in memory until it is

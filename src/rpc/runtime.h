@@ -25,8 +25,8 @@ using rendezvous::Group;
 using rendezvous::Member;
 
 struct AgentCounters {
-  observe::Counter calls_started;     // user calls made by this worker
-  observe::Counter calls_served;      // user calls begun here
+  observe::Counter calls_started;       // user calls made by this worker
+  observe::Counter calls_served;        // user calls begun here
   std::atomic<int64_t> outstanding{0};  // user calls made and not settled
   std::atomic<int64_t> serving{0};      // user calls begun and not answered
   observe::Counter late_replies;
@@ -35,11 +35,15 @@ struct AgentCounters {
   observe::Counter timeouts;
 };
 
-struct Runtime {
+class AgentCore;
+
+struct Runtime : std::enable_shared_from_this<Runtime> {
   Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clock> the_clock,
           std::unique_ptr<transport::Transport> the_transport);
 
-  const std::string& name() const { return group.members[static_cast<size_t>(group.self)].info.name; }
+  const std::string& name() const {
+    return group.members[static_cast<size_t>(group.self)].info.name;
+  }
   const Member& self() const { return group.members[static_cast<size_t>(group.self)]; }
 
   const Group group;
@@ -50,6 +54,7 @@ struct Runtime {
   const std::shared_ptr<wire::ReceivePool> pool;
   std::atomic<Timeout::rep> default_timeout;
   AgentCounters counters;
+  AgentCore* agent = nullptr;  // outlives every part of it that uses this
   base::Pulse pulse;
   IoLoop io;
 };

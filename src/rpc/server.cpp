@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/server.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <thread>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/log.h"
 #include "rpc/function_table.h"
@@ -29,7 +29,8 @@ LatencySummary summarize(const observe::Histogram& histogram) {
   LatencySummary summary;
   summary.count = histogram.count();
   if (summary.count == 0) return summary;
-  summary.mean_us = 1e-3 * static_cast<double>(histogram.sum()) / static_cast<double>(summary.count);
+  summary.mean_us =
+      1e-3 * static_cast<double>(histogram.sum()) / static_cast<double>(summary.count);
   summary.p50_us = 1e-3 * static_cast<double>(histogram.quantile(0.5));
   summary.p90_us = 1e-3 * static_cast<double>(histogram.quantile(0.9));
   summary.p99_us = 1e-3 * static_cast<double>(histogram.quantile(0.99));
@@ -41,6 +42,7 @@ namespace {
 // What the serving code on this thread may do.
 struct Role {
   bool leads = false;
+  bool in_user_code = false;
   // The replies of this link are sent together at the end of the batch.
   const ServingLink* batching = nullptr;
 };
@@ -69,7 +71,8 @@ Server::Adoption Server::adopt(detail::Ref<Link> link, const WorkerInfo& caller)
   std::lock_guard lock(mutex_);
   if (closed_) return Adoption::kClosed;
   serving->token = next_token_++;
-  if (!poller_.add(descriptor, Poller::kReadable, serving->token)) return Adoption::kOutOfDescriptors;
+  if (!poller_.add(descriptor, Poller::kReadable, serving->token))
+    return Adoption::kOutOfDescriptors;
   links_.emplace(serving->token, serving);
   return Adoption::kServed;
 }
@@ -220,7 +223,7 @@ bool Server::receive_and_serve(ServingLink& link) {
 }
 
 bool Server::serve_frames(ServingLink& link) {
-  role = {true, &link};
+  role = {true, false, &link};
   runtime_->pulse.touch();
   try {
     while (!link.lost && link.link().next_frame()) {
@@ -244,7 +247,8 @@ bool Server::serve_frames(ServingLink& link) {
         case wire::FrameKind::kGoodbye:
           break;
         default:
-          Decoder::fail(fmt::format("a frame of kind {} from a caller", static_cast<int>(header.kind)));
+          Decoder::fail(
+              fmt::format("a frame of kind {} from a caller", static_cast<int>(header.kind)));
       }
     }
   } catch (const Error& error) {
@@ -268,9 +272,9 @@ bool Server::serve_call(ServingLink& link) {
     link.link().queue(header, {}, body);
     return true;
   }
-  auto call = detail::make_ref<IncomingCall>(*this, detail::Ref<ServingLink>::share(&link),
-                                             frame.header.id, *function.entry, prelude,
-                                             runtime_->clock->now());
+  auto call =
+      detail::make_ref<IncomingCall>(*this, detail::Ref<ServingLink>::share(&link), frame.header.id,
+                                     *function.entry, prelude, runtime_->clock->now());
   if (!is_reserved(*function.entry)) {
     runtime_->counters.calls_served.add();
     runtime_->counters.serving.fetch_add(1, std::memory_order_relaxed);
@@ -304,14 +308,16 @@ bool Server::run_here(IncomingCall& call, wire::Frame& frame,
   // A reply that no other can join goes out before this thread tidies up after the call.
   role.batching = link->link().within_frame() ? link.get() : nullptr;
   call.run(arguments, frame.tensors);
-  if (!call.in_user_code() || crew_->leave_user_code()) return true;
+  // A call that waits for something may be in user code by now, but not on this thread.
+  if (!std::exchange(role.in_user_code, false) || crew_->leave_user_code()) return true;
   role = {};
   link->flush();  // the reply was left for the leader, which this thread no longer is
   return false;
 }
 
 void Server::on_user_code(IncomingCall& call) {
-  if (!role.leads) return;  // from the backlog
+  if (!role.leads) return;  // from the backlog, or after a wait
+  role.in_user_code = true;
   crew_->enter_user_code();
   if (counters_of(call.function()).typical_ns.load(std::memory_order_relaxed) > kWorthAHandOver &&
       crew_->running() + 1 < crew_->limit()) {

@@ -22,6 +22,9 @@ namespace weft::detail {
 class Invocation {
  public:
   virtual Decoder& arguments() = 0;
+  /// Whether something the arguments need is not there yet; then `run` is called when it is.
+  virtual bool must_wait() const = 0;
+  virtual void run_when_ready(Task run) = 0;
   /// The arguments are decoded; what follows is the user's.
   virtual void begin_user_code() = 0;
   virtual void reply(const Encoder& value) = 0;
@@ -59,8 +62,8 @@ struct SignatureTraits<R(P...)> {
   using Arguments = std::tuple<std::decay_t<P>...>;
   static constexpr bool kAsynchronous = !std::is_same_v<R, Result>;
   static constexpr size_t kArity = sizeof...(P);
-  static_assert((!(std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>) &&
-                 ...),
+  static_assert((!(std::is_lvalue_reference_v<P> &&
+                   !std::is_const_v<std::remove_reference_t<P>>)&&...),
                 "a remote function cannot take its arguments by non-const reference");
   static_assert((!std::is_pointer_v<std::decay_t<P>> && ...),
                 "a pointer means nothing on another worker");
@@ -150,7 +153,8 @@ class RemoteFunction {
   }
   template <typename P, typename Arg>
   static void encode_one(Encoder& out, Arg& arg) {
-    static_assert(std::is_convertible_v<Arg&, P>, "an argument has the wrong type for this function");
+    static_assert(std::is_convertible_v<Arg&, P>,
+                  "an argument has the wrong type for this function");
     if constexpr (std::is_same_v<std::remove_const_t<Arg>, P>) {
       Codec<P>::encode(out, arg);
     } else {
@@ -162,6 +166,15 @@ class RemoteFunction {
   static void invoke(Invocation& call) {
     Arguments arguments = Codec<Arguments>::decode(call.arguments());
     call.arguments().finish();
+    if (call.must_wait()) {
+      call.run_when_ready(
+          [&call, arguments = std::move(arguments)]() mutable { run(call, std::move(arguments)); });
+    } else {
+      run(call, std::move(arguments));
+    }
+  }
+
+  static void run(Invocation& call, Arguments arguments) {
     call.begin_user_code();
     if constexpr (Traits::kAsynchronous) {
       reply_when_ready(call, std::apply(F, std::move(arguments)));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "weft/codec.h"
+#include "weft/detail/arrival.h"
 #include "weft/future.h"
 
 namespace weft::rpc {
@@ -32,12 +33,16 @@ class OutgoingCall {
   virtual FutureCore& future() = 0;
   /// Decodes the result and settles the future with it. Throws kBadMessage if it does not decode.
   virtual void settle_with(Decoder& result, ContinuationSink* sink) = 0;
+  /// The error to settle the future with; nothing if the call will settle it itself, later.
+  virtual std::optional<Error> translate(const Error& error) { return error; }
 
  protected:
   /// The waiting thread receives its own reply, or sleeps while another one receives.
   bool wait_for_reply(std::optional<SteadyTime> until);
   void cancel_call();
   void need_receiver();
+  /// The reply is here, or will not come; from now on nobody receives for this call's sake.
+  void settle_later() { settles_later_.store(true, std::memory_order_release); }
 
  private:
   friend struct rpc::OutgoingCallAccess;
@@ -54,12 +59,14 @@ class OutgoingCall {
   // While the thread that makes the call could still send it on another connection.
   enum Phase : uint8_t { kStarting, kMakeAnew, kStarted };
   std::atomic<uint8_t> phase_{kStarting};
+  std::atomic<bool> settles_later_{false};
+  std::vector<Ref<RefCounted>> kept_;  // what the arguments refer to, until there is an outcome
   SteadyTime started_{};
   SteadyTime deadline_ = SteadyTime::max();
 };
 
 template <typename R>
-class TypedCall final : public FutureState<Stored<R>>, public OutgoingCall {
+class TypedCall : public FutureState<Stored<R>>, public OutgoingCall {
  public:
   FutureCore& future() override { return *this; }
   void settle_with(Decoder& result, ContinuationSink* sink) override {
@@ -69,7 +76,11 @@ class TypedCall final : public FutureState<Stored<R>>, public OutgoingCall {
     } else {
       R value = Codec<R>::decode(result);
       result.finish();
-      this->settle_value(std::move(value), sink);
+      if (result.arrival() && result.arrival()->must_wait()) {
+        settle_when_ready(std::move(value), result.arrival()->take_needed());
+      } else {
+        this->settle_value(std::move(value), sink);
+      }
     }
   }
   bool wait_until(std::optional<SteadyTime> until) override {
@@ -78,6 +89,17 @@ class TypedCall final : public FutureState<Stored<R>>, public OutgoingCall {
   void cancel() override { this->cancel_call(); }
 
  private:
+  void settle_when_ready(Stored<R> value, std::vector<Future<void>> needed) {
+    this->settle_later();
+    when_all(std::move(needed), [self = Ref<TypedCall>::share(this),
+                                 value = std::move(value)](std::exception_ptr error) mutable {
+      if (error) {
+        self->settle_error(std::move(error));
+      } else {
+        self->settle_value(std::move(value));
+      }
+    });
+  }
   bool sleep(std::optional<SteadyTime> until) override { return this->sleep_if_marked(until); }
   void mark() override { this->mark_sleeper(); }
   void nudge() override { this->wake_sleepers(); }

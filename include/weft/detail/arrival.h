@@ -1,0 +1,70 @@
+// A message that is being decoded: where it came from, and what must happen before it may be used.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "weft/future.h"
+#include "weft/worker_info.h"
+
+namespace weft::rpc {
+class AgentCore;
+}
+
+namespace weft::detail {
+
+/// What codecs that need more than bytes are given. Neither a function runs nor a future completes
+/// before everything its message waits for is there; nobody's thread waits meanwhile.
+class Arrival {
+ public:
+  enum class Kind { kCall, kReply };
+  Arrival(rpc::AgentCore* agent, const WorkerInfo& from, Kind kind)
+      : agent_(agent), from_(from), kind_(kind) {}
+  Arrival(const Arrival&) = delete;
+  Arrival& operator=(const Arrival&) = delete;
+
+  rpc::AgentCore& agent() const { return *agent_; }
+  const WorkerInfo& from() const { return from_; }
+  Kind kind() const { return kind_; }
+
+  void wait_for(Future<void> what) { needed_.push_back(std::move(what)); }
+  bool must_wait() const { return !needed_.empty(); }
+  std::vector<Future<void>> take_needed() { return std::exchange(needed_, {}); }
+
+ private:
+  rpc::AgentCore* agent_;
+  const WorkerInfo& from_;
+  const Kind kind_;
+  std::vector<Future<void>> needed_;
+};
+
+/// Calls `then` with nothing when all are done, or with the first error in order of the vector.
+/// Runs here if they are done already, else on a thread that may not block.
+template <typename F>
+void when_all(std::vector<Future<void>> futures, F then) {
+  struct Countdown {
+    Countdown(std::vector<Future<void>> all, F f) : futures(std::move(all)), then(std::move(f)) {}
+    void count() {
+      if (left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+      for (const Future<void>& each : futures) {
+        if (auto& state = FutureAccess::state(each); state.failed()) return then(state.exception());
+      }
+      then(std::exception_ptr());
+    }
+    std::vector<Future<void>> futures;
+    F then;
+    std::atomic<size_t> left{futures.size() + 1};
+  };
+  auto countdown = std::make_shared<Countdown>(std::move(futures), std::move(then));
+  for (const Future<void>& each : countdown->futures) {
+    each.on_ready([countdown](const Future<void>&) { countdown->count(); });
+  }
+  countdown->count();
+}
+
+}  // namespace weft::detail

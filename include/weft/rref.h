@@ -1,0 +1,465 @@
+// References to objects on other workers.
+//
+//   weft::RRef<Counter> counter = weft::remote<Counter>("worker1", 10);  // constructed there
+//   int64_t sum = counter.rpc_sync<&Counter::add>(5);
+//   weft::RRef<at::Tensor> result = weft::remote<compute>("worker1", x);  // stays there
+//   at::Tensor copy = result.to_here();
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "weft/detail/rref_core.h"
+#include "weft/rpc.h"
+#include "weft/rref_census.h"
+
+namespace weft {
+
+template <typename T>
+class RRef;
+
+/// Whether an object of this class processes one remote call at a time, in the order in which each
+/// caller's calls arrive; no thread waits for its turn. Say it in the class
+/// (`static constexpr bool kSerialized = true;`) or by specializing this. Otherwise remote calls to
+/// one object run at the same time, and it must be thread-safe.
+template <typename T>
+inline constexpr bool serialized = [] {
+  if constexpr (requires { T::kSerialized; })
+    return T::kSerialized;
+  else
+    return false;
+}();
+
+namespace detail {
+
+template <typename T>
+const RRefType& rref_type() {
+  static const RRefType type{&typeid(T), serialized<T>};
+  return type;
+}
+
+/// A creation's result; `void` is kept as a value of this type.
+template <typename R>
+using Kept = Stored<std::decay_t<R>>;
+
+/// The object of a call, as the function that serves it sees it: created, and its turn taken.
+template <typename T>
+class RRefTarget {
+ public:
+  RRefTarget() = default;
+  explicit RRefTarget(const RRefId& id) : id_(id) {}
+  explicit RRefTarget(Ref<RRefObject> object) : use_(std::make_shared<Use>(std::move(object))) {}
+
+  const RRefId& id() const { return id_; }
+  T& value() const { return *static_cast<T*>(use_->object->value()); }
+
+ private:
+  struct Use {
+    explicit Use(Ref<RRefObject> used) : object(std::move(used)) {}
+    ~Use() {
+      if constexpr (serialized<T>) object->end_turn();
+    }
+    Ref<RRefObject> object;
+  };
+  RRefId id_;
+  std::shared_ptr<Use> use_;
+};
+
+/// The object a call is to make: filled, or failed when the last copy goes.
+template <typename T>
+class RRefSlot {
+ public:
+  RRefSlot() = default;
+  explicit RRefSlot(const RRefOrder& order) : order_(order) {}
+  explicit RRefSlot(Ref<RRefObject> object)
+      : filling_(std::make_shared<Filling>(std::move(object))) {}
+
+  const RRefOrder& order() const { return order_; }
+  template <typename... Args>
+  void emplace(Args&&... args) const {
+    auto value = std::make_unique<T>(std::forward<Args>(args)...);
+    filling_->object->fill(value.release(), [](void* made) { delete static_cast<T*>(made); });
+  }
+  void fail(std::exception_ptr error) const { filling_->object->fail(std::move(error)); }
+
+ private:
+  struct Filling {
+    explicit Filling(Ref<RRefObject> made) : object(std::move(made)) {}
+    ~Filling() {
+      if (!object->is_settled()) {
+        object->fail(std::make_exception_ptr(Error(
+            ErrorCode::kRRefLost, "the function that was to make this object did not finish")));
+      }
+    }
+    Ref<RRefObject> object;
+  };
+  RRefOrder order_;
+  std::shared_ptr<Filling> filling_;
+};
+
+/// Calls `f`, whose result goes into `slot`.
+template <typename Returned, typename T, typename F>
+auto fill_slot(const RRefSlot<T>& slot, F f) {
+  using Result = typename Unwrapped<std::decay_t<Returned>>::type;
+  if constexpr (!std::is_same_v<std::decay_t<Returned>, Result>) {
+    std::decay_t<Returned> pending = f();
+    Promise<void> promise;
+    Future<void> done = promise.future();
+    pending.on_ready([slot, promise = std::move(promise)](const Future<Result>& outcome) mutable {
+      auto& state = FutureAccess::state(outcome);
+      try {
+        if (state.failed()) state.rethrow();
+        slot.emplace(state.value());
+        promise.set_value();
+      } catch (...) {
+        slot.fail(std::current_exception());
+        promise.set_exception(std::current_exception());
+      }
+    });
+    return done;
+  } else {
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        f();
+        slot.emplace();
+      } else {
+        slot.emplace(f());
+      }
+    } catch (...) {
+      slot.fail(std::current_exception());
+      throw;
+    }
+  }
+}
+
+// How a member function, or a free function of T&, is called: what it returns and takes besides T.
+template <typename R, typename... P>
+struct MethodSignature {
+  using Returned = std::conditional_t<std::is_void_v<R>, void, std::decay_t<R>>;
+  using Result = typename Unwrapped<Returned>::type;
+};
+template <typename M>
+struct MethodTraits;
+#define WEFT_METHOD(qualifiers)                                                                  \
+  template <typename C, typename R, typename... P>                                               \
+  struct MethodTraits<R (C::*)(P...) qualifiers> : MethodSignature<R, P...> {                    \
+    template <template <typename, typename...> typename To, typename... First>                   \
+    using Apply = To<typename MethodSignature<R, P...>::Returned, First..., std::decay_t<P>...>; \
+  };
+WEFT_METHOD()
+WEFT_METHOD(const)
+WEFT_METHOD(noexcept)
+WEFT_METHOD(const noexcept)
+#undef WEFT_METHOD
+template <typename R, typename Object, typename... P>
+struct MethodTraits<R (*)(Object&, P...)> : MethodSignature<R, P...> {
+  template <template <typename, typename...> typename To, typename... First>
+  using Apply = To<typename MethodSignature<R, P...>::Returned, First..., std::decay_t<P>...>;
+};
+
+/// The functions that go over the wire for method M of T.
+template <typename T, auto M>
+struct RemoteMethod {
+  template <typename Returned, typename... P>
+  struct Call {
+    static Returned run(RRefTarget<T> target, P... args) {
+      if constexpr (std::is_same_v<Returned, typename Unwrapped<Returned>::type>) {
+        return std::invoke(M, target.value(), std::move(args)...);
+      } else {
+        Returned pending = std::invoke(M, target.value(), std::move(args)...);
+        pending.on_ready([target](const Returned&) {});  // it is in use until then
+        return pending;
+      }
+    }
+  };
+  template <typename Returned, typename... P>
+  struct Creation {
+    using Value = Kept<typename Unwrapped<Returned>::type>;
+    static auto run(RRefSlot<Value> slot, RRefTarget<T> target, P... args) {
+      return fill_slot<Returned>(slot, [&]() -> decltype(auto) {
+        return Call<Returned, P...>::run(target, std::move(args)...);
+      });
+    }
+  };
+  using Traits = MethodTraits<decltype(M)>;
+  using Result = typename Traits::Result;
+  static constexpr auto kCall = &Traits::template Apply<Call>::run;
+  static constexpr auto kCreation = &Traits::template Apply<Creation>::run;
+};
+
+/// The functions that go over the wire for objects made by F, or constructed.
+template <auto F, typename Arguments>
+struct RemoteMaking;
+template <auto F, typename... P>
+struct RemoteMaking<F, std::tuple<P...>> {
+  using Returned = typename CallableTraits<std::decay_t<decltype(F)>>::Returned;
+  using Value = Kept<typename Unwrapped<std::decay_t<Returned>>::type>;
+  static auto run(RRefSlot<Value> slot, P... args) {
+    return fill_slot<Returned>(slot, [&]() -> decltype(auto) { return F(std::move(args)...); });
+  }
+};
+template <typename T, typename... P>
+struct RemoteConstruction {
+  static void run(RRefSlot<T> slot, P... args) {
+    try {
+      slot.emplace(std::move(args)...);
+    } catch (...) {
+      slot.fail(std::current_exception());
+      throw;
+    }
+  }
+};
+// Text travels as a string.
+template <typename Arg>
+using Transported =
+    std::conditional_t<std::is_convertible_v<Arg, const char*>, std::string, std::decay_t<Arg>>;
+
+template <typename T>
+T fetch_rref(RRefTarget<T> target) {
+  return target.value();
+}
+
+struct RRefAccess;
+
+}  // namespace detail
+
+template <typename T>
+struct Codec<detail::RRefTarget<T>> {
+  static void encode(Encoder& out, const detail::RRefTarget<T>& target) {
+    Codec<detail::RRefId>::encode(out, target.id());
+  }
+  static detail::RRefTarget<T> decode(Decoder& in) {
+    return detail::RRefTarget<T>(detail::decode_rref_target(in, detail::rref_type<T>()));
+  }
+  static void describe(TypeDescription& out) {
+    out.add((std::string("R>") + typeid(T).name()).c_str());
+  }
+};
+
+template <typename T>
+struct Codec<detail::RRefSlot<T>> {
+  static void encode(Encoder& out, const detail::RRefSlot<T>& slot) {
+    Codec<detail::RRefOrder>::encode(out, slot.order());
+  }
+  static detail::RRefSlot<T> decode(Decoder& in) {
+    return detail::RRefSlot<T>(detail::decode_rref_order(in, detail::rref_type<T>()));
+  }
+  static void describe(TypeDescription& out) {
+    out.add((std::string("R+") + typeid(T).name()).c_str());
+  }
+};
+
+/// A reference to an object of type T on some worker of the group, its owner. Copies share one
+/// hold; the object lives until the last hold on any worker is gone. Travels in arguments and
+/// results. T need be neither copyable nor movable. Thread-safe. Default-constructed it refers to
+/// nothing.
+template <typename T>
+class RRef {
+ public:
+  using element_type = T;
+
+  RRef() = default;
+  /// A value of this worker's own, to be shared by reference.
+  explicit RRef(T value) : RRef(current_agent(), std::move(value)) {}
+  RRef(Agent& agent, T value) : handle_(detail::make_local_rref(agent, detail::rref_type<T>())) {
+    auto kept = std::make_unique<T>(std::move(value));
+    handle_->object()->fill(kept.release(), [](void* made) { delete static_cast<T*>(made); });
+  }
+
+  explicit operator bool() const { return static_cast<bool>(handle_); }
+  const WorkerInfo& owner() const { return handle().owner(); }
+  bool is_owner() const { return handle().object() != nullptr; }
+  /// Whether the owner is known to count this worker among the holders.
+  bool confirmed_by_owner() const { return handle().confirmed(); }
+
+  /// The value itself, on its owner; waits until it exists. Throws kInvalidArgument elsewhere, and
+  /// what its creation failed with.
+  T& local_value() const;
+
+  /// A copy of the value; waits until it exists. Throws kRRefLost if the owner is gone, and what
+  /// its creation failed with.
+  T to_here(std::optional<Timeout> timeout = std::nullopt) const;
+
+  /// Calls a method of the object, or a free function of T&, on its owner.
+  template <auto M, typename... Args>
+  typename detail::RemoteMethod<T, M>::Result rpc_sync(Args&&... args) const {
+    return Within{*this, std::nullopt}.template rpc_sync<M>(args...);
+  }
+  template <auto M, typename... Args>
+  Future<typename detail::RemoteMethod<T, M>::Result> rpc_async(Args&&... args) const {
+    return Within{*this, std::nullopt}.template rpc_async<M>(args...);
+  }
+  /// The result stays on the owner.
+  template <auto M, typename... Args>
+  RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> remote(Args&&... args) const {
+    return Within{*this, std::nullopt}.template remote<M>(args...);
+  }
+
+  /// The same calls with a time limit: `counter.within(50ms).rpc_sync<&Counter::add>(1)`.
+  class Within;
+  Within within(Timeout limit) const { return {*this, limit}; }
+
+ private:
+  friend struct detail::RRefAccess;
+  friend struct Codec<RRef>;
+  explicit RRef(detail::Ref<detail::RRefHandle> handle) : handle_(std::move(handle)) {}
+
+  const detail::RRefHandle& handle() const {
+    if (!handle_) throw Error(ErrorCode::kInvalidArgument, "an empty RRef refers to nothing");
+    return *handle_;
+  }
+
+  detail::Ref<detail::RRefHandle> handle_;
+};
+
+namespace detail {
+
+struct RRefAccess {
+  template <typename T>
+  static const Ref<RRefHandle>& handle(const RRef<T>& rref) {
+    (void)rref.handle();
+    return rref.handle_;
+  }
+  template <typename T>
+  static RRef<T> make(Ref<RRefHandle> handle) {
+    return RRef<T>(std::move(handle));
+  }
+
+  /// Calls F on the object's owner.
+  template <auto F, typename T, typename... Args>
+  static auto call(const RRef<T>& rref, std::optional<Timeout> timeout, bool waits, Args&... args) {
+    using Function = RemoteFunction<F>;
+    const Ref<RRefHandle>& held = handle(rref);
+    held->check_created();
+    Encoder arguments;
+    arguments.keep(held);
+    Function::encode(arguments, args...);
+    auto call = make_ref<RRefCall<typename Function::Result>>(held);
+    start_rref_call(*held, *call, Function::entry(), timeout, waits, arguments);
+    return FutureAccess::make<typename Function::Result>(std::move(call));
+  }
+
+  /// Has F fill a new object on `to`; `used` is kept until it has.
+  template <auto F, typename T, typename... Args>
+  static RRef<T> create(rpc::AgentCore& agent, const Destination& to, const Ref<RRefHandle>& used,
+                        Args&... args) {
+    using Function = RemoteFunction<F>;
+    auto [made, order] = make_remote_rref(agent, to);
+    Encoder arguments;
+    if (used) arguments.keep(used);
+    const RRefSlot<T> slot(order);
+    Function::encode(arguments, slot, args...);
+    auto call = make_ref<TypedCall<void>>();
+    start_rref_call(*made, *call, Function::entry(), to.timeout(), true, arguments);
+    made->set_creation(FutureAccess::make<void>(std::move(call)));
+    return RRef<T>(std::move(made));
+  }
+};
+
+}  // namespace detail
+
+template <typename T>
+class RRef<T>::Within {
+ public:
+  Within(const RRef& rref, std::optional<Timeout> limit) : rref_(rref), limit_(limit) {}
+
+  template <auto M, typename... Args>
+  typename detail::RemoteMethod<T, M>::Result rpc_sync(Args&&... args) const {
+    return start<M>(true, args...).wait();
+  }
+  template <auto M, typename... Args>
+  Future<typename detail::RemoteMethod<T, M>::Result> rpc_async(Args&&... args) const {
+    return start<M>(false, args...);
+  }
+  template <auto M, typename... Args>
+  RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> remote(Args&&... args) const {
+    using Value = detail::Kept<typename detail::RemoteMethod<T, M>::Result>;
+    const detail::RRefTarget<T> target(rref_.handle().id());
+    return detail::RRefAccess::create<detail::RemoteMethod<T, M>::kCreation, Value>(
+        *rref_.handle().agent(), Destination(rref_.owner(), limit_), rref_.handle_, target,
+        args...);
+  }
+
+ private:
+  template <auto M, typename... Args>
+  auto start(bool waits, Args&... args) const {
+    const detail::RRefTarget<T> target(rref_.handle().id());
+    return detail::RRefAccess::call<detail::RemoteMethod<T, M>::kCall>(rref_, limit_, waits, target,
+                                                                       args...);
+  }
+  const RRef& rref_;
+  std::optional<Timeout> limit_;
+};
+
+template <typename T>
+T& RRef<T>::local_value() const {
+  detail::RRefObject* object = handle().object();
+  if (!object) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "local_value() of an object that lives on " + owner().name + "; call it there");
+  }
+  object->settled().wait();
+  return *static_cast<T*>(object->value());
+}
+
+template <typename T>
+T RRef<T>::to_here(std::optional<Timeout> timeout) const {
+  if (is_owner()) return local_value();
+  const detail::RRefTarget<T> target(handle().id());
+  for (int attempt = 0;; ++attempt) {
+    try {
+      return detail::RRefAccess::call<&detail::fetch_rref<T>>(*this, timeout, true, target).wait();
+    } catch (const Error& error) {
+      handle().check_created();  // the better reason, if there is one
+      // The connection broke and the owner lives: to ask again does no harm.
+      if (error.code() != ErrorCode::kOutcomeUnknown || attempt > 0) throw;
+    }
+  }
+}
+
+/// Calls F on `to`, where the result stays; returns at once. What goes wrong is reported by every
+/// use.
+template <auto F, typename... Args>
+auto remote(Agent& agent, const Destination& to, Args&&... args) {
+  using Function = detail::RemoteFunction<F>;
+  using Making = detail::RemoteMaking<F, typename Function::Arguments>;
+  return detail::RRefAccess::create<&Making::run, typename Making::Value>(
+      *detail::AgentAccess::core(agent), to, {}, args...);
+}
+template <auto F, typename... Args>
+auto remote(const Destination& to, Args&&... args) {
+  return remote<F>(current_agent(), to, std::forward<Args>(args)...);
+}
+
+/// Constructs a T on `to`.
+template <typename T, typename... Args>
+RRef<T> remote(Agent& agent, const Destination& to, Args&&... args) {
+  using Making = detail::RemoteConstruction<T, detail::Transported<Args>...>;
+  return detail::RRefAccess::create<&Making::run, T>(*detail::AgentAccess::core(agent), to, {},
+                                                     args...);
+}
+template <typename T, typename... Args>
+RRef<T> remote(const Destination& to, Args&&... args) {
+  return remote<T>(current_agent(), to, std::forward<Args>(args)...);
+}
+
+template <typename T>
+struct Codec<RRef<T>> {
+  static void encode(Encoder& out, const RRef<T>& rref) { detail::encode_rref(out, rref.handle_); }
+  static RRef<T> decode(Decoder& in) { return RRef<T>(detail::decode_rref(in)); }
+  static void describe(TypeDescription& out) {
+    out.add((std::string("R") + typeid(T).name()).c_str());
+  }
+};
+
+}  // namespace weft

@@ -1,0 +1,28 @@
+// Who refers to what: for people who look for what is never freed.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+class Agent;
+
+/// What one worker has of remote references.
+struct RRefCensus {
+  struct Owned {
+    std::string type;
+    size_t objects = 0;
+    std::map<std::string, size_t> held_by;  // worker, how many of them
+  };
+  std::vector<Owned> owned;            // objects of this worker that others refer to, by type
+  std::map<std::string, size_t> held;  // references to objects of others, by owner
+};
+RRefCensus rref_census();
+RRefCensus rref_census(Agent& agent);
+
+}  // namespace weft

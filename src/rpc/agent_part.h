@@ -1,0 +1,42 @@
+// What layers above add to every agent: state of their own, and a say in its life.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "weft/debug_info.h"
+#include "weft/detail/ref_counted.h"
+#include "weft/worker_info.h"
+
+namespace weft::rpc {
+
+class AgentCore;
+
+class AgentPart {
+ public:
+  virtual ~AgentPart() = default;
+
+  /// The agent takes no more calls; connections are about to close.
+  virtual void on_stopping() {}
+  /// A reply to `receiver` is about to be sent that refers to `objects`.
+  virtual void keep_for_receiver(const WorkerInfo& receiver,
+                                 const std::vector<detail::Ref<detail::RefCounted>>& objects) {
+    (void)receiver;
+    (void)objects;
+  }
+  virtual void describe(DebugInfo& info) { (void)info; }
+};
+
+using MakePart = std::shared_ptr<AgentPart> (*)(AgentCore&);
+
+/// Every agent that starts from now on has such a part; AgentCore::part() finds it by the index
+/// that is returned. Called before main.
+size_t register_agent_part(MakePart make);
+
+/// One of each, for an agent.
+std::vector<std::shared_ptr<AgentPart>> make_agent_parts(AgentCore& agent);
+
+}  // namespace weft::rpc

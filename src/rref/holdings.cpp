@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rref/holdings.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::rref {
+
+namespace {
+
+using Kind = Step::Kind;
+
+bool registers(const Step& step) {
+  return step.kind == Kind::kRegister || step.kind == Kind::kRegisterEarly;
+}
+
+}  // namespace
+
+Holdings::Session* Holdings::find(Worker owner) {
+  auto found = sessions_.find(owner);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+// A session in which nothing is held is not renewed, and the owner may have ended it; what comes
+// next belongs to a new one.
+Holdings::Session& Holdings::session(Worker owner, base::Time now) {
+  Session& session = sessions_[owner];
+  const bool idle = session.entries.empty() && session.queue.empty() && !session.unanswered;
+  if (idle && session.sequence > 0 && now >= session.sure_until - 2 * (lease_ / 3)) {
+    ++session.epoch;
+    session.sequence = 0;
+    session.sure_until = base::Time{};
+  }
+  return session;
+}
+
+base::Time Holdings::renew_at(const Session& session) const {
+  return session.spoke + lease_ / 3;
+}
+
+Holdings::Creation Holdings::create(Worker owner, base::Time now) {
+  Session& its = session(owner, now);
+  its.spoke = std::max(its.spoke, now);
+  const RRefId id{owner, self_, its.next_serial++};
+  Entry& entry = its.entries[id];
+  entry.state = State::kCreating;
+  entry.holds = 1;
+  entry.creation_open = true;
+  return {id, its.epoch};
+}
+
+void Holdings::on_created(const RRefId& id, CreationOutcome outcome, Changes& changes) {
+  Session* its = find(id.owner);
+  if (!its) return;
+  auto found = its->entries.find(id);
+  if (found == its->entries.end()) return;
+  Entry& entry = found->second;
+  entry.creation_open = false;
+  if (entry.state == State::kCreating) {
+    if (outcome == CreationOutcome::kAnswered) {
+      entry.state = State::kHeld;
+      changes.held.push_back(id);
+    } else {
+      // If it arrives after all it must not be made: nobody here would ever release it.
+      entry.state = State::kLost;
+      its->queue.push_back({Kind::kRelease, id});
+      changes.lost.push_back(id);
+    }
+  }
+  forget_if_idle(*its, found);
+}
+
+Holdings::State Holdings::arrive(const RRefId& id, bool may_precede_creation, base::Time now) {
+  Session& its = session(id.owner, now);
+  Entry& entry = its.entries[id];
+  ++entry.holds;
+  // What was lost may have been kept by others, who now show it to us again.
+  if (entry.state == State::kLost && !entry.creation_open) entry.state = State::kRegistering;
+  if (entry.state == State::kRegistering && !entry.queued) {
+    entry.early = may_precede_creation;
+    entry.queued = true;
+    its.queue.push_back({may_precede_creation ? Kind::kRegisterEarly : Kind::kRegister, id});
+  }
+  return entry.state;
+}
+
+void Holdings::hold(const RRefId& id) {
+  if (Session* its = find(id.owner)) {
+    auto found = its->entries.find(id);
+    if (found != its->entries.end()) ++found->second.holds;
+  }
+}
+
+void Holdings::drop(const RRefId& id) {
+  Session* its = find(id.owner);
+  if (!its) return;
+  auto found = its->entries.find(id);
+  if (found == its->entries.end() || found->second.holds == 0) return;
+  --found->second.holds;
+  forget_if_idle(*its, found);
+}
+
+// The last hold is gone: the owner is told, unless it must be told something else first.
+void Holdings::forget_if_idle(Session& its, std::map<RRefId, Entry>::iterator found) {
+  const auto& [id, entry] = *found;
+  if (entry.holds > 0 || entry.creation_open || entry.queued) return;
+  if (entry.state == State::kHeld) its.queue.push_back({Kind::kRelease, id});
+  its.entries.erase(found);
+}
+
+void Holdings::accept(Worker sender, const RRefId& id, base::Time now) {
+  session(sender, now).queue.push_back({Kind::kAccept, id});
+}
+
+std::optional<Holdings::State> Holdings::state(const RRefId& id) const {
+  const Session* its = find(id.owner);
+  if (!its) return std::nullopt;
+  auto found = its->entries.find(id);
+  return found == its->entries.end() ? std::nullopt : std::optional(found->second.state);
+}
+
+base::Time Holdings::sure_until(const RRefId& id) const {
+  const Session* its = find(id.owner);
+  return its ? its->sure_until : base::Time{};
+}
+
+bool Holdings::renewal_due(const Session& its, base::Time now) const {
+  return !its.entries.empty() && now >= renew_at(its);
+}
+
+std::optional<SessionMessage> Holdings::next_message(Worker owner, base::Time now) {
+  Session* its = find(owner);
+  if (!its || its->unanswered || (its->queue.empty() && !renewal_due(*its, now))) {
+    return std::nullopt;
+  }
+  its->unanswered = SessionMessage{its->epoch, ++its->sequence, std::exchange(its->queue, {})};
+  its->asked = its->spoke = now;
+  return its->unanswered;
+}
+
+std::optional<SessionMessage> Holdings::repeat(Worker owner, base::Time now) {
+  Session* its = find(owner);
+  if (!its) return std::nullopt;
+  return its->unanswered ? its->unanswered : next_message(owner, now);
+}
+
+void Holdings::on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const SessionReply& reply,
+                        base::Time now, Changes& changes) {
+  Session* its = find(owner);
+  if (!its || !its->unanswered || its->epoch != epoch || its->unanswered->sequence != sequence) {
+    return;  // an answer we have had already
+  }
+  if (reply.status == SessionReply::Status::kOver) {
+    begin_epoch(*its, changes);
+    return;
+  }
+  const SessionMessage message = *std::exchange(its->unanswered, std::nullopt);
+  its->sure_until = base::later(its->asked, lease_);
+  size_t answer = 0;
+  for (const Step& step : message.steps) {
+    if (!registers(step)) continue;
+    const bool granted = answer < reply.granted.size() && reply.granted[answer] != 0;
+    ++answer;
+    auto found = its->entries.find(step.id);
+    if (found == its->entries.end() || found->second.state != State::kRegistering) continue;
+    found->second.queued = false;
+    found->second.state = granted ? State::kHeld : State::kLost;
+    (granted ? changes.held : changes.refused).push_back(step.id);
+    forget_if_idle(*its, found);
+  }
+  (void)now;
+}
+
+// The owner has given us up: what we held is lost, what we were about to register is asked for
+// anew.
+void Holdings::begin_epoch(Session& its, Changes& changes) {
+  const std::optional<SessionMessage> unanswered = std::exchange(its.unanswered, std::nullopt);
+  ++its.epoch;
+  its.sequence = 0;
+  its.sure_until = base::Time{};
+  std::vector<Step> again;
+  for (auto entry = its.entries.begin(); entry != its.entries.end();) {
+    auto current = entry++;
+    Entry& held = current->second;
+    if (held.state == State::kRegistering) {
+      again.push_back({held.early ? Kind::kRegisterEarly : Kind::kRegister, current->first});
+      continue;
+    }
+    if (held.state == State::kHeld || held.state == State::kCreating) {
+      held.state = State::kLost;
+      changes.lost.push_back(current->first);
+    }
+    forget_if_idle(its, current);
+  }
+  // Acceptances are about what the other holds, which the end of our session did not touch.
+  const auto keep_acceptances = [&again](const std::vector<Step>& steps) {
+    for (const Step& step : steps) {
+      if (step.kind == Kind::kAccept) again.push_back(step);
+    }
+  };
+  if (unanswered) keep_acceptances(unanswered->steps);
+  keep_acceptances(its.queue);
+  its.queue = std::move(again);
+}
+
+void Holdings::on_owner_lost(Worker owner, Changes& changes) {
+  Session* its = find(owner);
+  if (!its) return;
+  its->unanswered.reset();
+  its->queue.clear();
+  for (auto entry = its->entries.begin(); entry != its->entries.end();) {
+    auto current = entry++;
+    Entry& held = current->second;
+    held.queued = false;
+    if (held.state != State::kLost) changes.lost.push_back(current->first);
+    held.state = State::kLost;
+    forget_if_idle(*its, current);
+  }
+}
+
+std::vector<Worker> Holdings::talkative(base::Time now) const {
+  std::vector<Worker> owners;
+  for (const auto& [owner, its] : sessions_) {
+    if (!its.unanswered && (!its.queue.empty() || renewal_due(its, now))) owners.push_back(owner);
+  }
+  return owners;
+}
+
+base::Time Holdings::next() const {
+  base::Time earliest = base::Time::max();
+  for (const auto& [owner, its] : sessions_) {
+    if (!its.entries.empty() && !its.unanswered) earliest = std::min(earliest, renew_at(its));
+  }
+  return earliest;
+}
+
+size_t Holdings::references(Worker owner) const {
+  const Session* its = find(owner);
+  return its ? its->entries.size() : 0;
+}
+
+size_t Holdings::references() const {
+  size_t count = 0;
+  for (const auto& [owner, its] : sessions_) count += its.entries.size();
+  return count;
+}
+
+}  // namespace weft::rref

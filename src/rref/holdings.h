@@ -1,0 +1,114 @@
+// The references this worker holds to objects of others, and what it tells their owners. A
+// deterministic core: told what arrives and what time it is, tells what to send.
+// docs/rref_protocol.md has the protocol and its invariants.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "rref/session_message.h"
+
+namespace weft::rref {
+
+class Holdings {
+ public:
+  Holdings(Worker self, base::Duration lease) : self_(self), lease_(lease) {}
+
+  /// A creation to be sent to its owner.
+  struct Creation {
+    RRefId id;
+    uint64_t epoch = 0;
+  };
+  /// What became of a creation that was sent.
+  enum class CreationOutcome {
+    kAnswered,  // it arrived, whether or not the function failed
+    kUnknown,   // it may have arrived, or may yet
+  };
+  enum class State {
+    kCreating,
+    kRegistering,
+    kHeld,
+    kLost,  // the owner is gone or gave us up
+  };
+  /// References whose state was decided by an event.
+  struct Changes {
+    std::vector<RRefId> held;
+    std::vector<RRefId> refused;  // the object was gone before we could register
+    std::vector<RRefId> lost;
+  };
+
+  /// A reference to an object yet to be created; counts as one hold.
+  Creation create(Worker owner, base::Time now);
+  void on_created(const RRefId& id, CreationOutcome outcome, Changes& changes);
+
+  /// A reference came with a message; counts as one hold. kHeld: it may be used at once.
+  State arrive(const RRefId& id, bool may_precede_creation, base::Time now);
+  void hold(const RRefId& id);
+  void drop(const RRefId& id);
+
+  /// Tells `sender`, in whose reply a reference came, that it need not hold it for us.
+  void accept(Worker sender, const RRefId& id, base::Time now);
+
+  std::optional<State> state(const RRefId& id) const;
+  /// Until when the owner surely counts us among the holders.
+  base::Time sure_until(const RRefId& id) const;
+
+  // The conversation with an owner: one message at a time.
+
+  /// The next message, if there is something to say and none is unanswered.
+  std::optional<SessionMessage> next_message(Worker owner, base::Time now);
+  /// The unanswered one once more.
+  std::optional<SessionMessage> repeat(Worker owner, base::Time now);
+  void on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const SessionReply& reply,
+                base::Time now, Changes& changes);
+  void on_owner_lost(Worker owner, Changes& changes);
+
+  /// Owners to whom something is to be said now.
+  std::vector<Worker> talkative(base::Time now) const;
+  /// When the next lease is to be renewed.
+  base::Time next() const;
+
+  size_t references() const;
+  size_t references(Worker owner) const;
+
+ private:
+  struct Entry {
+    State state = State::kRegistering;
+    size_t holds = 0;
+    bool creation_open = false;  // sent, no outcome yet
+    bool early = false;
+    bool queued = false;  // a registration waits to be sent or answered
+  };
+  struct Session {
+    uint64_t epoch = 1;
+    uint64_t sequence = 0;
+    uint64_t next_serial = 1;
+    std::optional<SessionMessage> unanswered;
+    base::Time asked{};       // when the unanswered message was first sent
+    base::Time spoke{};       // when a creation or a message was sent last
+    base::Time sure_until{};  // when the lease runs out that the last answer proves
+    std::vector<Step> queue;
+    std::map<RRefId, Entry> entries;
+  };
+
+  Session& session(Worker owner, base::Time now);
+  Session* find(Worker owner);
+  const Session* find(Worker owner) const { return const_cast<Holdings*>(this)->find(owner); }
+  bool renewal_due(const Session& session, base::Time now) const;
+  base::Time renew_at(const Session& session) const;
+  void forget_if_idle(Session& session, std::map<RRefId, Entry>::iterator entry);
+  void begin_epoch(Session& session, Changes& changes);
+
+  Worker self_;
+  base::Duration lease_;
+  std::unordered_map<Worker, Session> sessions_;
+};
+
+}  // namespace weft::rref

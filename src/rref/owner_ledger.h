@@ -1,0 +1,86 @@
+// Who holds references to this worker's objects. A deterministic core: told what arrives and what
+// time it is, tells what became of it. docs/rref_protocol.md has the protocol and its invariants.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "rref/serial_set.h"
+#include "rref/session_message.h"
+
+namespace weft::rref {
+
+/// Parts of the protocol that can be left out, to show that each is needed.
+struct LedgerFaults {
+  bool no_tombstones = false;
+  bool no_leases = false;
+};
+
+class OwnerLedger {
+ public:
+  explicit OwnerLedger(base::Duration lease, LedgerFaults faults = {})
+      : lease_(lease), faults_(faults) {}
+
+  /// What the shell has to do after an event.
+  struct Changes {
+    std::vector<RRefId> unheld;         // no other worker holds them any more
+    std::vector<RRefId> never_created;  // waited for, and will not come
+    std::vector<std::pair<Worker, RRefId>> accepted;
+  };
+
+  /// The object can be reached from this worker's own code.
+  void begin_local(const RRefId& id) { objects_[id].local = true; }
+  void end_local(const RRefId& id);
+
+  /// The creation asked for by `user` arrived. False: it comes too late or twice, and must not run.
+  bool create(Worker user, uint64_t epoch, const RRefId& id, base::Time now, Changes& changes);
+
+  SessionReply apply(Worker user, const SessionMessage& message, base::Time now, Changes& changes);
+
+  /// Ends the sessions whose lease ran out. To be called at next() or later.
+  void expire(base::Time now, Changes& changes);
+  base::Time next() const;
+
+  bool exists(const RRefId& id) const { return objects_.contains(id); }
+  bool is_held(const RRefId& id) const;
+  std::vector<Worker> holders(const RRefId& id) const;
+  size_t objects() const { return objects_.size(); }
+  size_t holdings() const;
+
+ private:
+  struct Object {
+    bool local = false;
+    bool awaited = false;  // registered, not created yet
+    std::set<Worker> holders;
+  };
+  // One per user incarnation that ever spoke to us; what is over stays as its own tombstone.
+  struct Session {
+    uint64_t epoch = 0;
+    uint64_t applied = 0;
+    bool over = false;
+    base::Time lease_until{};
+    SessionReply last_reply;
+    std::set<RRefId> held;
+    SerialSet created;  // creations that arrived, or that were given up before they did
+  };
+
+  Session* open(Worker user, uint64_t epoch, base::Time now, Changes& changes);
+  bool register_holder(Worker user, Session& session, const Step& step);
+  void release(Worker user, Session& session, const RRefId& id, Changes& changes);
+  void drop_holder(Worker user, const RRefId& id, Changes& changes);
+  void end(Worker user, Session& session, Changes& changes);
+  bool creation_was_given_up(const RRefId& id) const;
+
+  base::Duration lease_;
+  LedgerFaults faults_;
+  std::unordered_map<RRefId, Object, detail::RRefIdHash> objects_;
+  std::unordered_map<Worker, Session> sessions_;
+};
+
+}  // namespace weft::rref

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rref/reserved_functions.h"
+
+#include <mutex>
+
+#include "rpc/incoming_call.h"
+#include "rpc/server.h"
+#include "rref/keeper.h"
+
+namespace weft::rref {
+
+SessionReply sys_rref_session(SessionMessage message) {
+  rpc::IncomingCall& call = *rpc::IncomingCall::current();
+  return Keeper::of(call.server().agent()).on_message(call.caller(), message);
+}
+
+void sys_rref_probe() {}
+
+void register_reserved_functions() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    detail::RemoteFunction<sys_rref_session>::rename("sys.rref.session");
+    detail::RemoteFunction<sys_rref_probe>::rename("sys.rref.probe");
+  });
+}
+
+}  // namespace weft::rref

@@ -1,0 +1,15 @@
+// What workers tell each other about references: ordinary functions under names that start with
+// "sys.". SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include "rref/session_message.h"
+
+namespace weft::rref {
+
+void register_reserved_functions();
+
+SessionReply sys_rref_session(SessionMessage message);
+void sys_rref_probe();
+
+}  // namespace weft::rref

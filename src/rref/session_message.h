@@ -1,0 +1,46 @@
+// What a worker that holds references tells an owner: one numbered message after the other, each
+// repeated until it is answered.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "weft/detail/rref_id.h"
+
+namespace weft::rref {
+
+using detail::RRefId;
+/// A process: the incarnation it joined the group with.
+using Worker = uint64_t;
+
+struct Step {
+  enum class Kind : uint8_t {
+    kRegister,       // count me among the holders
+    kRegisterEarly,  // the same, of an object whose creation may still be on its way
+    kRelease,        // I hold it no more; if I was to create it, I will not
+    kAccept,         // I registered what your reply referred to: you need not hold it for me
+  };
+  Kind kind = Kind::kRegister;
+  RRefId id;
+
+  friend bool operator==(const Step&, const Step&) = default;
+};
+
+struct SessionMessage {
+  uint64_t epoch = 0;     // of the session; a later one ends the earlier
+  uint64_t sequence = 0;  // from 1 within the epoch; without steps it only renews the lease
+  std::vector<Step> steps;
+};
+
+struct SessionReply {
+  enum class Status : uint8_t {
+    kApplied,
+    kOver,  // the lease ran out, or a later epoch began: nothing is held any more
+  };
+  Status status = Status::kApplied;
+  std::vector<uint8_t> granted;  // one per registration, in order: whether the object exists
+};
+
+}  // namespace weft::rref
