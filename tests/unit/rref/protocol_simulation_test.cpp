@@ -554,7 +554,12 @@ void Node::on_time(Time now) {
 
 uint64_t seeds() {
   const char* wanted = std::getenv("WEFT_SIMULATION_SEEDS");
-  return wanted ? std::strtoull(wanted, nullptr, 10) : 100'000;
+  if (wanted) return std::strtoull(wanted, nullptr, 10);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return 3'000;  // there is one thread and little memory in it
+#else
+  return 100'000;
+#endif
 }
 
 TEST(RRefProtocol, InvariantsHoldUnderEveryFault) {
