@@ -148,7 +148,10 @@ class Promise {
     claim();
     state_->settle_value(std::move(stored));
   }
-  void set_error(const Error& error) { set_exception(std::make_exception_ptr(error)); }
+  void set_error(const Error& error) {
+    claim();
+    state_->settle_error(error);
+  }
   void set_exception(std::exception_ptr error) {
     claim();
     state_->settle_error(std::move(error));

@@ -85,12 +85,17 @@ void FutureCore::settle(uint32_t status, ContinuationSink* sink) {
 }
 
 void FutureCore::settle_error(std::exception_ptr error, ContinuationSink* sink) {
-  error_ = std::move(error);
+  exception_ = std::move(error);
   settle(kFailed, sink);
 }
 
 void FutureCore::settle_error(const Error& error, ContinuationSink* sink) {
-  settle_error(std::make_exception_ptr(error), sink);
+  error_ = error;
+  settle(kFailed, sink);
+}
+
+std::exception_ptr FutureCore::exception() const {
+  return error_ ? std::make_exception_ptr(*error_) : exception_;
 }
 
 void FutureCore::attach(Task task) {
@@ -111,11 +116,15 @@ void FutureCore::attach(Task task) {
   on_attached();
 }
 
-void FutureCore::rethrow() const { std::rethrow_exception(error_); }
+void FutureCore::rethrow() const {
+  if (error_) throw *error_;
+  std::rethrow_exception(exception_);
+}
 
 Error FutureCore::error() const {
+  if (error_) return *error_;
   try {
-    std::rethrow_exception(error_);
+    std::rethrow_exception(exception_);
   } catch (const Error& error) {
     return error;
   } catch (const std::exception& other) {

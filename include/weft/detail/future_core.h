@@ -48,7 +48,7 @@ class FutureCore : public RefCounted {
   virtual bool wait_until(std::optional<SteadyTime> until);
   virtual void cancel() {}
 
-  std::exception_ptr exception() const noexcept { return error_; }
+  std::exception_ptr exception() const;
   [[noreturn]] void rethrow() const;
   Error error() const;
 
@@ -82,7 +82,10 @@ class FutureCore : public RefCounted {
   std::atomic<uint32_t> status_{kPending};
   std::atomic<bool> claimed_{false};
   std::atomic<Continuation*> continuations_{nullptr};
-  std::exception_ptr error_;
+  // One of the two. An Error is kept as such: every thread that asks throws one of its own, and no
+  // exception object is shared between threads.
+  std::optional<Error> error_;
+  std::exception_ptr exception_;
 };
 
 template <typename T>

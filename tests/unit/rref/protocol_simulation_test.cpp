@@ -62,7 +62,7 @@ class Node {
   void create_on(Worker owner);
   void call(Worker to, const RRefId& id);
   void ask(Worker to);
-  void drop(const RRefId& id);
+  void drop(RRefId id);
   void drop_all();
 
   void deliver(const Message& message);
@@ -327,7 +327,7 @@ void Node::ask(Worker to) {
   send({Message::Kind::kCall, self_, to, {}, 0, number});
 }
 
-void Node::drop(const RRefId& id) {
+void Node::drop(RRefId id) {
   auto found = handles_.find(id);
   if (--found->second == 0) handles_.erase(found);
   drop_hold(id);
