@@ -115,9 +115,10 @@ double Agent::run_episode(const std::vector<weft::RRef<Observer>>& observers,
   }
   std::vector<weft::Future<void>> episodes;
   for (const auto& observer : observers) {
-    episodes.push_back(
-        observer.within(std::chrono::minutes(5)).rpc_async<&Observer::run_episode>(self));
-    episodes.back().on_ready([this](const weft::Future<void>&) { on_observer_done(); });
+    // Waiting for what then() returns means that on_observer_done() has run, too.
+    episodes.push_back(observer.within(std::chrono::minutes(5))
+                           .rpc_async<&Observer::run_episode>(self)
+                           .then([this] { on_observer_done(); }));
   }
   wait_all(episodes);
   return finish_episode();

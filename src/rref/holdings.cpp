@@ -34,9 +34,7 @@ Holdings::Session& Holdings::session(Worker owner, base::Time now) {
   return session;
 }
 
-base::Time Holdings::renew_at(const Session& session) const {
-  return session.spoke + lease_ / 3;
-}
+base::Time Holdings::renew_at(const Session& session) const { return session.spoke + lease_ / 3; }
 
 Holdings::Creation Holdings::create(Worker owner, base::Time now) {
   Session& its = session(owner, now);
@@ -80,6 +78,7 @@ Holdings::State Holdings::arrive(const RRefId& id, bool may_precede_creation, ba
     entry.early = may_precede_creation;
     entry.queued = true;
     its.queue.push_back({may_precede_creation ? Kind::kRegisterEarly : Kind::kRegister, id});
+    its.urgent = true;
   }
   return entry.state;
 }
@@ -109,7 +108,9 @@ void Holdings::forget_if_idle(Session& its, std::map<RRefId, Entry>::iterator fo
 }
 
 void Holdings::accept(Worker sender, const RRefId& id, base::Time now) {
-  session(sender, now).queue.push_back({Kind::kAccept, id});
+  Session& its = session(sender, now);
+  its.queue.push_back({Kind::kAccept, id});
+  its.urgent = true;
 }
 
 std::optional<Holdings::State> Holdings::state(const RRefId& id) const {
@@ -135,6 +136,7 @@ std::optional<SessionMessage> Holdings::next_message(Worker owner, base::Time no
   }
   its->unanswered = SessionMessage{its->epoch, ++its->sequence, std::exchange(its->queue, {})};
   its->asked = its->spoke = now;
+  its->urgent = false;
   return its->unanswered;
 }
 
@@ -201,6 +203,7 @@ void Holdings::begin_epoch(Session& its, Changes& changes) {
   if (unanswered) keep_acceptances(unanswered->steps);
   keep_acceptances(its.queue);
   its.queue = std::move(again);
+  its.urgent = !its.queue.empty();
 }
 
 void Holdings::on_owner_lost(Worker owner, Changes& changes) {
@@ -218,12 +221,18 @@ void Holdings::on_owner_lost(Worker owner, Changes& changes) {
   }
 }
 
-std::vector<Worker> Holdings::talkative(base::Time now) const {
+std::vector<Worker> Holdings::talkative(base::Time now, Say what) const {
   std::vector<Worker> owners;
   for (const auto& [owner, its] : sessions_) {
-    if (!its.unanswered && (!its.queue.empty() || renewal_due(its, now))) owners.push_back(owner);
+    const bool has_to_say = what == Say::kEverything ? !its.queue.empty() : its.urgent;
+    if (!its.unanswered && (has_to_say || renewal_due(its, now))) owners.push_back(owner);
   }
   return owners;
+}
+
+bool Holdings::has_unsaid() const {
+  return std::any_of(sessions_.begin(), sessions_.end(),
+                     [](const auto& each) { return !each.second.queue.empty(); });
 }
 
 base::Time Holdings::next() const {

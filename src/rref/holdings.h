@@ -70,8 +70,10 @@ class Holdings {
                 base::Time now, Changes& changes);
   void on_owner_lost(Worker owner, Changes& changes);
 
-  /// Owners to whom something is to be said now.
-  std::vector<Worker> talkative(base::Time now) const;
+  enum class Say { kEverything, kWhatSomebodyWaitsFor };
+  /// Owners to whom something is to be said now. For releases nobody waits.
+  std::vector<Worker> talkative(base::Time now, Say what = Say::kEverything) const;
+  bool has_unsaid() const;
   /// When the next lease is to be renewed.
   base::Time next() const;
 
@@ -95,6 +97,7 @@ class Holdings {
     base::Time spoke{};       // when a creation or a message was sent last
     base::Time sure_until{};  // when the lease runs out that the last answer proves
     std::vector<Step> queue;
+    bool urgent = false;  // there is more than releases in it
     std::map<RRefId, Entry> entries;
   };
 

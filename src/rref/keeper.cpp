@@ -53,6 +53,7 @@ class Keeper::Timer final : public rpc::IoClient {
   void on_time(base::Time) override {
     if (auto keeper = keeper_.lock()) {
       keeper->runtime_->io.set_due(*this, base::Time::max());
+      keeper->timer_due_.store(base::Time::max().time_since_epoch().count());
       keeper->on_time();
     }
   }
@@ -116,7 +117,7 @@ std::pair<Ref<RRefHandle>, detail::RRefOrder> Keeper::make_remote(int owner_rank
   Lock lock(mutex_);
   const Holdings::Creation creation = holdings_.create(worker(owner_rank), runtime_->clock->now());
   lock.unlock();
-  set_timer();
+  set_timer_by(runtime_->clock->now() + lease_ / 3);
   return {detail::make_ref<RRefHandle>(weak_from_this(), owner, creation.id, Ref<RRefObject>()),
           {creation.id, creation.epoch}};
 }
@@ -242,7 +243,7 @@ void Keeper::on_created(const RRefId& id, const Future<void>& creation) {
     absorb(changes, aftermath);
   }
   finish(aftermath);
-  talk_soon();
+  if (!answered) talk_soon();
 }
 
 // --- objects ---------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ Ref<RRefObject> Keeper::begin_creation(const detail::RRefOrder& order, const Wor
     }
   }
   finish(aftermath);
-  set_timer();
+  set_timer_by(runtime_->clock->now() + lease_);
   if (!allowed) {
     throw Error(ErrorCode::kRRefLost,
                 fmt::format("{} gave the object {} up before its creation arrived", from.name,
@@ -392,19 +393,18 @@ void Keeper::talk_soon() {
     auto keeper = weak.lock();
     if (!keeper) return;
     keeper->talking_soon_.store(false);
-    keeper->talk();
+    keeper->talk(Holdings::Say::kEverything);
   };
   runtime_->io.post(later);
 }
 
-void Keeper::talk() {
-  release_waits_.store(false);
+void Keeper::talk(Holdings::Say what) {
   std::vector<std::pair<Worker, SessionMessage>> messages;
   {
     Lock lock(mutex_);
     if (stopped_) return;
     const base::Time now = runtime_->clock->now();
-    for (const Worker owner : holdings_.talkative(now)) {
+    for (const Worker owner : holdings_.talkative(now, what)) {
       if (auto message = holdings_.next_message(owner, now))
         messages.emplace_back(owner, std::move(*message));
     }
@@ -414,6 +414,7 @@ void Keeper::talk() {
       if (auto message = holdings_.repeat(owner, now))
         messages.emplace_back(owner, std::move(*message));
     }
+    release_waits_.store(holdings_.has_unsaid());
   }
   for (auto& [owner, message] : messages) send(owner, std::move(message));
   set_timer();
@@ -454,7 +455,8 @@ void Keeper::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
     }
   }
   finish(aftermath);
-  talk();
+  // Releases that came meanwhile may wait for more of them.
+  talk(Holdings::Say::kWhatSomebodyWaitsFor);
 }
 
 // Under the lock: a message got no answer.
@@ -503,7 +505,7 @@ void Keeper::on_time() {
   auto* later = new detail::Continuation;
   later->task = [weak = weak_from_this(), aftermath = std::move(aftermath)]() mutable {
     finish(aftermath);
-    if (auto keeper = weak.lock()) keeper->talk();
+    if (auto keeper = weak.lock()) keeper->talk(Holdings::Say::kEverything);
   };
   runtime_->io.post(later);
 }
@@ -523,7 +525,12 @@ void Keeper::set_timer() {
   }
   // A lease in the past is renewed by the message that is on its way.
   due = std::max(due, runtime_->clock->now() + std::chrono::milliseconds(1));
+  timer_due_.store(due.time_since_epoch().count());
   runtime_->io.set_due(*timer_, due);
+}
+
+void Keeper::set_timer_by(base::Time due) {
+  if (timer_due_.load() > due.time_since_epoch().count()) set_timer();
 }
 
 // --- the agent's life ------------------------------------------------------------------------

@@ -94,18 +94,21 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   static void finish(Aftermath& aftermath);
 
   void talk_soon();
-  void talk();
+  void talk(Holdings::Say what);
   void send(Worker owner, SessionMessage message);
   void on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
                  const Future<SessionReply>& answer);
   void on_silence(Worker owner, const Error& error, Lock& lock, Aftermath& aftermath);
   void on_time();
   void set_timer();
+  /// Sets it unless it is due by then anyway; it finds out itself what is due.
+  void set_timer_by(base::Time due);
 
   const std::weak_ptr<rpc::AgentCore> agent_;
   const std::shared_ptr<rpc::Runtime> runtime_;
   const base::Duration lease_;
   std::shared_ptr<Timer> timer_;
+  std::atomic<base::Time::rep> timer_due_{base::Time::max().time_since_epoch().count()};
 
   std::mutex mutex_;
   bool stopped_ = false;
