@@ -14,7 +14,7 @@ compile = cmake --build build/$(1) --parallel $(JOBS)
 check = ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench asan tsan fuzz install format clean
+.PHONY: help build run test bench asan tsan fuzz model install format clean
 
 help: ## this list
 	@sed -nE 's/^([a-z ]+):.*## (.*)/make \1\n      \2/p' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,10 @@ fuzz: ## RUNS inputs (default 5,000,000) to each fuzz target
 	$(call configure,fuzz)
 	$(call compile,fuzz)
 	RUNS=$(RUNS) tests/fuzz/run build/fuzz
+
+model: ## search the model of the reference protocol exhaustively, with spin
+	@scripts/bootstrap model
+	tests/model/run build/model
 
 install: build ## library, headers, tool and CMake package into PREFIX
 	cmake --install build/release --prefix $(PREFIX)

@@ -2,7 +2,6 @@
 // runs a builtin operator and never takes Python's lock); only the loop that calls is Python.
 // SPDX-License-Identifier: BSD-3-Clause
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "support/program.h"
 #include "support/report.h"
 #include "support/samples.h"
+#include "support/torch_rpc.h"
 #include "support/weft_worker.h"
 
 namespace bench {
@@ -63,12 +63,6 @@ const std::vector<Comparison>& comparisons() {
   return all;
 }
 
-bool torch_rpc_is_installed() {
-  return std::system(
-             "/usr/bin/python3 -c 'import torch.distributed.rpc as r; assert r.is_available()' "
-             "2>/dev/null") == 0;
-}
-
 // Whichever of torch's two channels does better is the anchor: one is for small tensors, the other
 // for large ones.
 void compare(const Settings& settings, const Comparison& c, WorkerPair& basic, WorkerPair& parallel,
@@ -92,8 +86,8 @@ void measure(const Settings& settings) {
                        Absence::kAllowed);
     return;
   }
-  WorkerPair basic = WorkerPair::torch(settings.torch_peer, "basic");
-  WorkerPair parallel = WorkerPair::torch(settings.torch_peer, "mpt_uv");
+  WorkerPair basic = WorkerPair::torch(settings.scripts, "basic");
+  WorkerPair parallel = WorkerPair::torch(settings.scripts, "mpt_uv");
   std::optional<WorkerPair> workers;
   if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default"));
   for (const Comparison& c : comparisons()) compare(settings, c, basic, parallel, workers);

@@ -44,9 +44,17 @@ def calls_per_second(count):
     return count / (time.perf_counter() - start)
 
 
+def cycles_per_second(count):
+    start = time.perf_counter()
+    for _ in range(count):
+        rpc.remote("callee", torch.add, args=(SMALL, SMALL)).to_here()
+    return count / (time.perf_counter() - start)
+
+
 COMMANDS = {
     "sync": lambda count: 1e6 * median_seconds(count, torch.add, SMALL, SMALL),
     "async": calls_per_second,
+    "churn": cycles_per_second,
     "neg": lambda count: 1e3 * median_seconds(count, torch.neg, LARGE),
     "positive": lambda count: 1e3 * median_seconds(count, torch.positive, LARGE),
 }

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "support/torch_rpc.h"
+
 namespace bench {
 namespace {
-
-constexpr char kPython[] = "/usr/bin/python3";
 
 ChildOptions weft_worker(const std::string& role, int rank, const std::string& rendezvous,
                          const std::string& spin, std::optional<int> cpu) {
@@ -20,9 +20,10 @@ ChildOptions weft_worker(const std::string& role, int rank, const std::string& r
           cpu};
 }
 
-ChildOptions torch_worker(const std::string& script, int rank, const std::string& rendezvous,
+ChildOptions torch_worker(const std::string& scripts, int rank, const std::string& rendezvous,
                           const std::string& channel) {
-  return {{kPython, script, std::to_string(rank), "file://" + rendezvous, channel},
+  return {{kPython, scripts + "/torch_rpc_peer.py", std::to_string(rank), "file://" + rendezvous,
+           channel},
           {{"GLOG_minloglevel", "2"}},
           {}};
 }
@@ -55,11 +56,11 @@ WorkerPair WorkerPair::weft(const std::string& spin, std::optional<int> cpu) {
   return pair;
 }
 
-WorkerPair WorkerPair::torch(const std::string& script, const std::string& channel) {
+WorkerPair WorkerPair::torch(const std::string& scripts, const std::string& channel) {
   WorkerPair pair;
   const std::string rendezvous = pair.directory_->file("rendezvous");
-  pair.callee_ = std::make_unique<Child>(torch_worker(script, 1, rendezvous, channel));
-  pair.caller_ = std::make_unique<Child>(torch_worker(script, 0, rendezvous, channel));
+  pair.callee_ = std::make_unique<Child>(torch_worker(scripts, 1, rendezvous, channel));
+  pair.caller_ = std::make_unique<Child>(torch_worker(scripts, 0, rendezvous, channel));
   pair.wait_until_ready();
   return pair;
 }

@@ -45,8 +45,8 @@ class WorkerPair {
   /// Runs the roles `weft_callee` and `weft_caller`. `spin` is in microseconds, or "default".
   static WorkerPair weft(const std::string& spin, std::optional<int> cpu = {});
 
-  /// Runs torch_rpc_peer.py, found at `script`, whose text says what a channel is.
-  static WorkerPair torch(const std::string& script, const std::string& channel);
+  /// Runs torch_rpc_peer.py, found in `scripts`, whose text says what a channel is.
+  static WorkerPair torch(const std::string& scripts, const std::string& channel);
 
   WorkerPair(WorkerPair&&) = default;
   ~WorkerPair();

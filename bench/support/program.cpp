@@ -30,8 +30,10 @@ Settings parse_settings(const std::vector<std::string>& arguments) {
       settings.anchors_only = true;
     } else if (option == "--rows" && has_value) {
       settings.rows = parse_rows(arguments[++i]);
-    } else if (option == "--torch-peer" && has_value) {
-      settings.torch_peer = arguments[++i];
+    } else if (option == "--scripts" && has_value) {
+      settings.scripts = arguments[++i];
+    } else if (option == "--examples" && has_value) {
+      settings.examples = arguments[++i];
     } else {
       throw std::invalid_argument("unknown or incomplete option: " + option);
     }

@@ -17,7 +17,8 @@ struct Settings {
   std::set<int> rows;  // empty: all
   bool quick = false;  // few short rounds: does it work, not how fast is it
   bool anchors_only = false;
-  std::string torch_peer;  // path of torch_rpc_peer.py
+  std::string scripts;   // where torch_*.py are
+  std::string examples;  // where the built examples are
 
   bool wants(int row) const { return rows.empty() || rows.contains(row); }
   size_t rounds() const { return quick ? 3 : 9; }

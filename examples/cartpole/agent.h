@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -59,7 +58,6 @@ class Agent {
   const AgentOptions options_;
   std::unique_ptr<Learning> learning_;
   std::mutex mutex_;
-  std::map<int, std::vector<double>> rewards_;
   std::vector<Question> questions_;  // batch mode: not answered yet
   size_t playing_ = 0;               // observers whose episode goes on
   std::atomic<uint64_t> steps_{0};

@@ -24,6 +24,7 @@ struct Flags {
   AgentOptions agent;
   int log_interval = 10;
   int64_t episodes = 0;
+  uint64_t steps = 0;
   std::string csv;
 };
 
@@ -57,9 +58,9 @@ class Progress {
   void finish(int64_t episodes, const Agent& agent, const char* how) {
     if (live_) std::printf("\r\033[K");
     const auto steps = static_cast<double>(agent.steps());
-    std::printf("%s: %ld episodes, %.1f s, %.0f environment steps (%.0f/s), %.0f calls/s\n", how,
-                static_cast<long>(episodes), seconds(), steps, steps / seconds(),
-                2 * steps / seconds());
+    std::printf("%s: %ld episodes, %.1f s, %.0f environment steps, %.0f calls/s\n", how,
+                static_cast<long>(episodes), seconds(), steps, 2 * steps / seconds());
+    std::printf("steps per second: %.1f\n", steps / seconds());
   }
 
  private:
@@ -90,7 +91,8 @@ void run_agent(const Flags& flags) {
       std::printf("Solved! Running reward is now %.2f!\n", agent->running_reward());
       return;
     }
-    if (interrupted || episode == flags.episodes) {
+    const bool enough = flags.steps > 0 && agent->steps() >= flags.steps;
+    if (interrupted || enough || episode == flags.episodes) {
       return progress.finish(episode, *agent, interrupted ? "Interrupted" : "Stopped");
     }
   }
@@ -122,6 +124,8 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--episodes", flags.episodes, "stop after so many; 0: when it is solved")
+      ->capture_default_str();
+  app.add_option("--steps", flags.steps, "stop after so many steps; 0: when it is solved")
       ->capture_default_str();
   app.add_flag("--batch", flags.agent.batch, "answer all observers with one forward pass");
   app.add_option("--csv", flags.csv, "write the curve to this file");

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -40,7 +41,9 @@ class Agent {
   /// Joins the group that `options` describe; returns when every member is there. Throws
   /// kInvalidArgument for a bad name or bad options, kUnavailable when the group does not form in
   /// time.
-  static std::unique_ptr<Agent> join(const std::string& name, const Options& options = {});
+  /// The first call is served after `before_serving`.
+  static std::unique_ptr<Agent> join(const std::string& name, const Options& options = {},
+                                     const std::function<void(Agent&)>& before_serving = {});
 
   explicit Agent(std::shared_ptr<rpc::AgentCore> core);
   /// Like shutdown_now().

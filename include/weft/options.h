@@ -41,6 +41,8 @@ struct Options {
   // References to objects of another worker are given up by it when it has not heard of their
   // holder for so long; a holder tells it three times as often.
   Timeout rref_lease = std::chrono::seconds(10);
+  // Log at shutdown what references there still are, to and from whom.
+  bool rref_leak_report = false;
 
   // Per peer: calls and bytes that may be unanswered before further callers wait.
   size_t window_calls = 1024;

@@ -67,7 +67,7 @@ class RRefTarget {
   struct Use {
     explicit Use(Ref<RRefObject> used) : object(std::move(used)) {}
     ~Use() {
-      if constexpr (serialized<T>) object->end_turn();
+      if constexpr (serialized<T>) object->turns().end();
     }
     Ref<RRefObject> object;
   };
@@ -80,11 +80,11 @@ template <typename T>
 class RRefSlot {
  public:
   RRefSlot() = default;
-  explicit RRefSlot(const RRefOrder& order) : order_(order) {}
+  explicit RRefSlot(const RRefId& id) : id_(id) {}
   explicit RRefSlot(Ref<RRefObject> object)
       : filling_(std::make_shared<Filling>(std::move(object))) {}
 
-  const RRefOrder& order() const { return order_; }
+  const RRefId& id() const { return id_; }
   template <typename... Args>
   void emplace(Args&&... args) const {
     auto value = std::make_unique<T>(std::forward<Args>(args)...);
@@ -103,7 +103,7 @@ class RRefSlot {
     }
     Ref<RRefObject> object;
   };
-  RRefOrder order_;
+  RRefId id_;
   std::shared_ptr<Filling> filling_;
 };
 
@@ -249,10 +249,10 @@ struct Codec<detail::RRefTarget<T>> {
 template <typename T>
 struct Codec<detail::RRefSlot<T>> {
   static void encode(Encoder& out, const detail::RRefSlot<T>& slot) {
-    Codec<detail::RRefOrder>::encode(out, slot.order());
+    Codec<detail::RRefId>::encode(out, slot.id());
   }
   static detail::RRefSlot<T> decode(Decoder& in) {
-    return detail::RRefSlot<T>(detail::decode_rref_order(in, detail::rref_type<T>()));
+    return detail::RRefSlot<T>(detail::decode_rref_creation(in, detail::rref_type<T>()));
   }
   static void describe(TypeDescription& out) {
     out.add((std::string("R+") + typeid(T).name()).c_str());
@@ -354,10 +354,10 @@ struct RRefAccess {
   static RRef<T> create(rpc::AgentCore& agent, const Destination& to, const Ref<RRefHandle>& used,
                         Args&... args) {
     using Function = RemoteFunction<F>;
-    auto [made, order] = make_remote_rref(agent, to);
+    Ref<RRefHandle> made = make_remote_rref(agent, to);
     Encoder arguments;
     if (used) arguments.keep(used);
-    const RRefSlot<T> slot(order);
+    const RRefSlot<T> slot(made->id());
     Function::encode(arguments, slot, args...);
     auto call = make_ref<TypedCall<void>>();
     start_rref_call(*made, *call, Function::entry(), to.timeout(), true, arguments);

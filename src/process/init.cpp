@@ -1,11 +1,11 @@
 // The process's default agent.
 // SPDX-License-Identifier: BSD-3-Clause
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "rpc/default_agent.h"
 #include "weft/rpc.h"
@@ -28,7 +28,8 @@ DefaultAgent& the() {
   return *leaked;
 }
 
-// For a program that ends without shutdown(): no thread of ours may run while statics are destroyed.
+// For a program that ends without shutdown(): no thread of ours may run while statics are
+// destroyed.
 void stop_at_exit() {
   std::shared_ptr<Agent> agent;
   {
@@ -44,16 +45,18 @@ void init_rpc(const std::string& name, const Options& options) {
   {
     std::lock_guard lock(the().mutex);
     if (the().agent || the().joining) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("RPC is already initialized in this process; \"{}\" cannot join too",
-                              name));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("RPC is already initialized in this process; \"{}\" cannot join too", name));
     }
     the().joining = true;
   }
   std::shared_ptr<Agent> agent;
   try {
-    agent = Agent::join(name, options);
+    // Functions that others call as soon as they know of us find an initialized process.
+    agent = Agent::join(name, options, [](Agent& joined) { rpc::set_default_agent(&joined); });
   } catch (...) {
+    rpc::set_default_agent(nullptr);
     std::lock_guard lock(the().mutex);
     the().joining = false;
     throw;
@@ -61,7 +64,6 @@ void init_rpc(const std::string& name, const Options& options) {
   std::lock_guard lock(the().mutex);
   the().joining = false;
   the().agent = agent;
-  rpc::set_default_agent(agent.get());
   if (!std::exchange(the().at_exit_registered, true)) std::atexit(stop_at_exit);
 }
 

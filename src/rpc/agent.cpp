@@ -58,7 +58,8 @@ std::string listen_address(const Options& options) {
 
 }  // namespace
 
-std::unique_ptr<Agent> Agent::join(const std::string& name, const Options& options) {
+std::unique_ptr<Agent> Agent::join(const std::string& name, const Options& options,
+                                   const std::function<void(Agent&)>& before_serving) {
   rendezvous::check_name(name);
   check(options);
   const rendezvous::Invitation invitation = rendezvous::read_invitation(
@@ -68,9 +69,12 @@ std::unique_ptr<Agent> Agent::join(const std::string& name, const Options& optio
   auto listener = transport->listen(listen_address(options));
   rendezvous::Member self{{name, invitation.rank}, listener->address(), rendezvous::random_id()};
   rendezvous::Group group = rendezvous::meet(invitation, self);
-  return std::make_unique<Agent>(rpc::AgentCore::start(std::move(group), options,
-                                                       std::make_shared<base::SteadyClock>(),
-                                                       std::move(transport), std::move(listener)));
+  auto agent = std::make_unique<Agent>(
+      rpc::AgentCore::start(std::move(group), options, std::make_shared<base::SteadyClock>(),
+                            std::move(transport), std::move(listener)));
+  if (before_serving) before_serving(*agent);
+  agent->core_->open();
+  return agent;
 }
 
 Agent::Agent(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {

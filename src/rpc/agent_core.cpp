@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "rpc/own_call.h"
 #include "rpc/reserved_functions.h"
 
 namespace weft::rpc {
@@ -18,17 +19,6 @@ constexpr auto kReplyPatience = std::chrono::seconds(1);
 constexpr auto kHandlerPatience = std::chrono::seconds(1);
 constexpr auto kProbeInterval = std::chrono::milliseconds(1000);
 constexpr auto kReportTimeout = std::chrono::seconds(5);
-
-// A call that this agent makes for itself.
-template <auto F, typename... Args>
-auto call(AgentCore& core, int rank, Timeout timeout, const Args&... args) {
-  using Function = detail::RemoteFunction<F>;
-  Encoder arguments;
-  Function::encode(arguments, args...);
-  auto pending = detail::make_ref<detail::TypedCall<typename Function::Result>>();
-  core.start_call(*pending, Function::entry(), Destination(rank, timeout), true, arguments);
-  return detail::FutureAccess::make<typename Function::Result>(std::move(pending));
-}
 
 }  // namespace
 
@@ -81,8 +71,9 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   io_crew_->start();
   server_crew_->start();
   runtime_->pulse.start();
-  acceptor_->start();
 }
+
+void AgentCore::open() { acceptor_->start(); }
 
 AgentCore::~AgentCore() { shutdown_now(base::Duration(0)); }
 
@@ -211,13 +202,13 @@ AgentCore::Parts AgentCore::gather(GatheredPart mine, std::vector<std::string> s
   }
   const int leader = peer(set.front()).info().id;
   try {
-    return call<sys_gather>(*this, leader, timeout, set, round, mine).wait();
+    return own_call<sys_gather>(*this, leader, timeout, set, round, mine).wait();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kTimeout) throw;
     std::string missing;
     try {
       for (const std::string& name :
-           call<sys_withdraw>(*this, leader, std::chrono::seconds(1), set, round).wait()) {
+           own_call<sys_withdraw>(*this, leader, std::chrono::seconds(1), set, round).wait()) {
         missing += (missing.empty() ? "" : ", ") + name;
       }
     } catch (const Error&) {
@@ -237,17 +228,25 @@ AgentCore::Parts AgentCore::gather(GatheredPart mine, std::vector<std::string> s
 // --- shutdown --------------------------------------------------------------------------------
 
 // Read in this order: a chain of calls moves from outstanding to a continuation and back, and each
-// step back makes the activity grow.
-AgentCore::Idleness AgentCore::idleness() {
+// step back makes the activity grow. What calls leave behind, such as references, goes to the
+// parts.
+Idleness AgentCore::idleness() {
   AgentCounters& counters = runtime_->counters;
   const auto activity = [&counters] {
     return counters.calls_started.value() + counters.calls_served.value();
   };
   const uint64_t before = activity();
-  const bool idle = counters.outstanding.load(std::memory_order_acquire) == 0 &&
-                    runtime_->io.unfinished() == 0 &&
-                    counters.serving.load(std::memory_order_acquire) == 0;
-  return {idle && activity() == before, before};
+  Idleness all{counters.outstanding.load(std::memory_order_acquire) == 0 &&
+                   runtime_->io.unfinished() == 0 &&
+                   counters.serving.load(std::memory_order_acquire) == 0,
+               before};
+  for (const auto& part : parts_) {
+    const Idleness its = part->idleness();
+    all.idle = all.idle && its.idle;
+    all.activity += its.activity;
+  }
+  all.idle = all.idle && activity() == before;
+  return all;
 }
 
 Future<Termination::Verdict> AgentCore::on_report(int rank, bool idle, uint64_t activity) {
@@ -281,7 +280,7 @@ void AgentCore::probe_missing() {
       }
       for (const int rank : missing) {
         if (rank == self->runtime_->self().info.id) continue;
-        auto probe = call<sys_alive>(*self, rank, std::chrono::seconds(10));
+        auto probe = own_call<sys_alive>(*self, rank, std::chrono::seconds(10));
         probe.on_ready([weak = std::weak_ptr(self), rank](const Future<void>& done) {
           const auto error = done.error();
           auto core = weak.lock();
@@ -317,7 +316,7 @@ Termination::Verdict AgentCore::wait_for_group() {
     try {
       // Limited, so that a change of coordinator is noticed.
       const Termination::Verdict verdict =
-          call<sys_report>(*this, rank, kReportTimeout, now.idle, now.activity).wait();
+          own_call<sys_report>(*this, rank, kReportTimeout, now.idle, now.activity).wait();
       if (verdict.finished) return verdict;
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kShuttingDown) break;

@@ -37,6 +37,9 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
                                           std::unique_ptr<transport::Listener> listener);
   ~AgentCore();
 
+  /// Takes calls from now on. Before, there must be an Agent for the functions they run.
+  void open();
+
   Runtime& runtime() { return *runtime_; }
   const std::vector<WorkerInfo>& members() const { return members_; }
   /// Throws kInvalidArgument, naming what was asked for and who there is.
@@ -76,10 +79,6 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
             std::unique_ptr<transport::Transport> transport);
   void begin(std::unique_ptr<transport::Listener> listener);
   void on_tick();
-  struct Idleness {
-    bool idle;
-    uint64_t activity;
-  };
   Idleness idleness();
   Termination::Verdict wait_for_group();
   int coordinator() const;

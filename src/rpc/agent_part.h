@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -15,12 +16,20 @@ namespace weft::rpc {
 
 class AgentCore;
 
+/// Whether there is nothing to wait for, and a count that grows with everything there was.
+struct Idleness {
+  bool idle = true;
+  uint64_t activity = 0;
+};
+
 class AgentPart {
  public:
   virtual ~AgentPart() = default;
 
   /// The agent takes no more calls; connections are about to close.
   virtual void on_stopping() {}
+  /// A graceful shutdown waits until every part of every agent is idle.
+  virtual Idleness idleness() { return {}; }
   /// A reply to `receiver` is about to be sent that refers to `objects`.
   virtual void keep_for_receiver(const WorkerInfo& receiver,
                                  const std::vector<detail::Ref<detail::RefCounted>>& objects) {

@@ -36,15 +36,15 @@ Holdings::Session& Holdings::session(Worker owner, base::Time now) {
 
 base::Time Holdings::renew_at(const Session& session) const { return session.spoke + lease_ / 3; }
 
-Holdings::Creation Holdings::create(Worker owner, base::Time now) {
+RRefId Holdings::create(Worker owner, base::Time now) {
   Session& its = session(owner, now);
   its.spoke = std::max(its.spoke, now);
-  const RRefId id{owner, self_, its.next_serial++};
+  const RRefId id{owner, self_, its.epoch, its.next_serial++};
   Entry& entry = its.entries[id];
   entry.state = State::kCreating;
   entry.holds = 1;
   entry.creation_open = true;
-  return {id, its.epoch};
+  return id;
 }
 
 void Holdings::on_created(const RRefId& id, CreationOutcome outcome, Changes& changes) {
@@ -233,6 +233,13 @@ std::vector<Worker> Holdings::talkative(base::Time now, Say what) const {
 bool Holdings::has_unsaid() const {
   return std::any_of(sessions_.begin(), sessions_.end(),
                      [](const auto& each) { return !each.second.queue.empty(); });
+}
+
+bool Holdings::has_unfinished() const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) {
+    const Session& its = each.second;
+    return !its.queue.empty() || (its.unanswered && !its.unanswered->steps.empty());
+  });
 }
 
 base::Time Holdings::next() const {

@@ -21,11 +21,6 @@ class Holdings {
  public:
   Holdings(Worker self, base::Duration lease) : self_(self), lease_(lease) {}
 
-  /// A creation to be sent to its owner.
-  struct Creation {
-    RRefId id;
-    uint64_t epoch = 0;
-  };
   /// What became of a creation that was sent.
   enum class CreationOutcome {
     kAnswered,  // it arrived, whether or not the function failed
@@ -44,8 +39,8 @@ class Holdings {
     std::vector<RRefId> lost;
   };
 
-  /// A reference to an object yet to be created; counts as one hold.
-  Creation create(Worker owner, base::Time now);
+  /// A reference to an object whose creation is to be sent to its owner; counts as one hold.
+  RRefId create(Worker owner, base::Time now);
   void on_created(const RRefId& id, CreationOutcome outcome, Changes& changes);
 
   /// A reference came with a message; counts as one hold. kHeld: it may be used at once.
@@ -74,6 +69,8 @@ class Holdings {
   /// Owners to whom something is to be said now. For releases nobody waits.
   std::vector<Worker> talkative(base::Time now, Say what = Say::kEverything) const;
   bool has_unsaid() const;
+  /// Whether anything but a renewal is unsaid or unanswered.
+  bool has_unfinished() const;
   /// When the next lease is to be renewed.
   base::Time next() const;
 

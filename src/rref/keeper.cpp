@@ -7,18 +7,12 @@
 
 #include "base/demangle.h"
 #include "base/log.h"
+#include "rref/leak_report.h"
 #include "rref/reserved_functions.h"
 
 namespace weft::rref {
 
 namespace {
-
-constexpr auto kRepeatAfter = std::chrono::milliseconds(50);
-// An owner that refuses connections for so long is gone.
-constexpr auto kGoneAfter = std::chrono::milliseconds(400);
-// Releases of so long travel together.
-constexpr auto kReleaseTogether = std::chrono::milliseconds(1);
-constexpr auto kProbeTimeout = std::chrono::seconds(1);
 
 std::shared_ptr<rpc::AgentPart> make_keeper(rpc::AgentCore& agent) {
   register_reserved_functions();
@@ -26,42 +20,11 @@ std::shared_ptr<rpc::AgentPart> make_keeper(rpc::AgentCore& agent) {
 }
 const size_t part_index = rpc::register_agent_part(&make_keeper);
 
-// A call this worker makes for itself.
-template <auto F, typename... Args>
-auto call(rpc::AgentCore& agent, int rank, Timeout timeout, const Args&... args) {
-  using Function = detail::RemoteFunction<F>;
-  // Not on behalf of whatever runs on this thread: neither its deadline nor its end are ours.
-  detail::Ambient::Scope nobody{Ref<detail::Ambient>()};
-  Encoder arguments;
-  Function::encode(arguments, args...);
-  auto pending = detail::make_ref<detail::TypedCall<typename Function::Result>>();
-  agent.start_call(*pending, Function::entry(), Destination(rank, timeout), true, arguments);
-  return detail::FutureAccess::make<typename Function::Result>(std::move(pending));
-}
-
 std::string text(const RRefId& id) {
-  return fmt::format("{:x}.{:x}.{}", id.owner, id.creator, id.serial);
+  return fmt::format("{:x}.{:x}.{}.{}", id.owner, id.creator, id.epoch, id.serial);
 }
 
 }  // namespace
-
-// Wakes the keeper at its next time.
-class Keeper::Timer final : public rpc::IoClient {
- public:
-  explicit Timer(std::weak_ptr<Keeper> keeper) : keeper_(std::move(keeper)) {}
-  void on_event(bool, bool) override {}
-  void on_time(base::Time) override {
-    if (auto keeper = keeper_.lock()) {
-      keeper->runtime_->io.set_due(*this, base::Time::max());
-      keeper->timer_due_.store(base::Time::max().time_since_epoch().count());
-      keeper->on_time();
-    }
-  }
-  uint64_t token = 0;
-
- private:
-  std::weak_ptr<Keeper> keeper_;
-};
 
 Keeper::Keeper(rpc::AgentCore& agent)
     : agent_(agent.weak_from_this()),
@@ -92,11 +55,10 @@ int Keeper::rank(Worker worker) const {
 // --- handles ---------------------------------------------------------------------------------
 
 Ref<RRefHandle> Keeper::make_local(const detail::RRefType& type) {
-  const Worker self = runtime_->self().incarnation;
   Ref<RRefObject> object;
   {
     Lock lock(mutex_);
-    const RRefId id{self, self, next_local_++};
+    const RRefId id{self(), self(), 0, next_local_++};
     object = detail::make_ref<RRefObject>(weak_from_this(), id);
   }
   object->set_type(type);
@@ -104,22 +66,20 @@ Ref<RRefHandle> Keeper::make_local(const detail::RRefType& type) {
                                       object);
 }
 
-std::pair<Ref<RRefHandle>, detail::RRefOrder> Keeper::make_remote(int owner_rank) {
+Ref<RRefHandle> Keeper::make_remote(int owner_rank) {
   const WorkerInfo& owner = runtime_->group.members.at(static_cast<size_t>(owner_rank)).info;
+  Lock lock(mutex_);
   if (owner_rank == runtime_->self().info.id) {
-    Lock lock(mutex_);
-    const Worker self = runtime_->self().incarnation;
-    const RRefId id{self, self, next_local_++};
+    const RRefId id{self(), self(), 0, next_local_++};
     const Ref<RRefObject> object = object_for(id);
     lock.unlock();
-    return {detail::make_ref<RRefHandle>(weak_from_this(), owner, id, object), {id, 0}};
+    return detail::make_ref<RRefHandle>(weak_from_this(), owner, id, object);
   }
-  Lock lock(mutex_);
-  const Holdings::Creation creation = holdings_.create(worker(owner_rank), runtime_->clock->now());
+  const base::Time now = runtime_->clock->now();
+  const RRefId id = holdings_.create(worker(owner_rank), now);
   lock.unlock();
-  set_timer_by(runtime_->clock->now() + lease_ / 3);
-  return {detail::make_ref<RRefHandle>(weak_from_this(), owner, creation.id, Ref<RRefObject>()),
-          {creation.id, creation.epoch}};
+  set_timer_by(now + lease_ / 3);
+  return detail::make_ref<RRefHandle>(weak_from_this(), owner, id, Ref<RRefObject>());
 }
 
 // Under the lock: the object with this id, made if there is none yet.
@@ -258,35 +218,31 @@ Ref<RRefObject> Keeper::find(const RRefId& id) {
               fmt::format("{} has no object {} (any more)", runtime_->name(), text(id)));
 }
 
-Ref<RRefObject> Keeper::begin_creation(const detail::RRefOrder& order, const WorkerInfo& from,
+Ref<RRefObject> Keeper::begin_creation(const RRefId& id, const WorkerInfo& from,
                                        const detail::RRefType& type) {
+  if (id.owner != self() || id.creator != worker(from.id)) {
+    Decoder::fail(fmt::format("{} asks {} to make the object {} of another worker", from.name,
+                              runtime_->name(), text(id)));
+  }
   Aftermath aftermath;
   Ref<RRefObject> object;
-  bool allowed = true;
   {
     Lock lock(mutex_);
-    const bool ours = from.id == runtime_->self().info.id;
-    if (order.id.owner != runtime_->self().incarnation || order.id.creator != worker(from.id)) {
-      Decoder::fail(fmt::format("{} asks {} to make the object {} of another worker", from.name,
-                                runtime_->name(), text(order.id)));
+    const bool ours = id.creator == self();
+    OwnerLedger::Changes changes;
+    if (ours || ledger_.create(id, runtime_->clock->now(), changes)) {
+      object = object_for(id);
+      if (!ours) held_[id] = object;
     }
-    if (!ours) {
-      OwnerLedger::Changes changes;
-      allowed =
-          ledger_.create(worker(from.id), order.epoch, order.id, runtime_->clock->now(), changes);
-      absorb(changes, aftermath);
-    }
-    if (allowed) {
-      object = object_for(order.id);
-      if (!ours) held_[order.id] = object;
-    }
+    absorb(changes, aftermath);
   }
   finish(aftermath);
   set_timer_by(runtime_->clock->now() + lease_);
-  if (!allowed) {
+  if (!object) {
     throw Error(ErrorCode::kRRefLost,
-                fmt::format("{} gave the object {} up before its creation arrived", from.name,
-                            text(order.id)));
+                fmt::format("the creation of {} arrived after {} had given it up, or after {} had "
+                            "given up waiting for it",
+                            text(id), from.name, runtime_->name()));
   }
   object->set_type(type);
   return object;
@@ -300,27 +256,29 @@ void Keeper::on_object_gone(const RRefId& id, const RRefObject* object) {
   ledger_.end_local(id);
 }
 
-// --- conversations ---------------------------------------------------------------------------
+// --- what holders say ------------------------------------------------------------------------
 
-SessionReply Keeper::on_message(const WorkerInfo& from, const SessionMessage& message) {
-  const Worker user = worker(from.id);
+// Steps are believed about the sender alone, and of objects that live here.
+void Keeper::check(const SessionMessage& message, const WorkerInfo& from) const {
   for (const Step& step : message.steps) {
     if (step.kind > Step::Kind::kAccept)
-      Decoder::fail(fmt::format("a step of kind {}", static_cast<int>(step.kind)));
+      Decoder::fail(fmt::format("a step of kind {} from {}", int{uint8_t(step.kind)}, from.name));
+    if (step.kind != Step::Kind::kAccept && step.id.owner != self()) {
+      Decoder::fail(fmt::format("{} tells {} of the object {} of another worker", from.name,
+                                runtime_->name(), text(step.id)));
+    }
   }
+}
+
+SessionReply Keeper::on_message(const WorkerInfo& from, const SessionMessage& message) {
+  check(message, from);
   Aftermath aftermath;
   SessionReply reply;
   {
     Lock lock(mutex_);
+    ++messages_;
     OwnerLedger::Changes changes;
-    reply = ledger_.apply(user, message, runtime_->clock->now(), changes);
-    size_t answer = 0;
-    for (const Step& step : message.steps) {
-      if (step.kind != Step::Kind::kRegister && step.kind != Step::Kind::kRegisterEarly) continue;
-      if (answer >= reply.granted.size() || !reply.granted[answer++]) continue;
-      if (ledger_.is_held(step.id)) held_.emplace(step.id, object_for(step.id));
-      drop_reply_hold(user, step.id, aftermath);
-    }
+    reply = ledger_.apply(worker(from.id), message, runtime_->clock->now(), changes);
     absorb(changes, aftermath);
   }
   finish(aftermath);
@@ -330,6 +288,10 @@ SessionReply Keeper::on_message(const WorkerInfo& from, const SessionMessage& me
 
 // Under the lock.
 void Keeper::absorb(OwnerLedger::Changes& changes, Aftermath& aftermath) {
+  for (const auto& [user, id] : changes.registered) {
+    if (ledger_.is_held(id)) held_.emplace(id, object_for(id));
+    reply_holds_.end_one(user, id, aftermath.dropped);
+  }
   for (const RRefId& id : changes.never_created) {
     auto found = held_.find(id);
     if (found != held_.end()) aftermath.never_created.push_back(found->second);
@@ -340,7 +302,9 @@ void Keeper::absorb(OwnerLedger::Changes& changes, Aftermath& aftermath) {
     aftermath.dropped.push_back(std::move(found->second));
     held_.erase(found);
   }
-  for (const auto& [user, id] : changes.accepted) drop_reply_hold(user, id, aftermath);
+  for (const auto& [user, id] : changes.accepted) {
+    reply_holds_.end_one(user, id, aftermath.dropped);
+  }
 }
 
 void Keeper::absorb(Holdings::Changes& changes, Aftermath& aftermath) {
@@ -365,14 +329,6 @@ void Keeper::absorb(Holdings::Changes& changes, Aftermath& aftermath) {
   }
 }
 
-void Keeper::drop_reply_hold(Worker receiver, const RRefId& id, Aftermath& aftermath) {
-  auto found = reply_holds_.find({receiver, id});
-  if (found == reply_holds_.end()) return;
-  aftermath.dropped.push_back(std::move(found->second.back().handle));
-  found->second.pop_back();
-  if (found->second.empty()) reply_holds_.erase(found);
-}
-
 // Without the lock: values are destroyed and functions continue here.
 void Keeper::finish(Aftermath& aftermath) {
   for (auto& object : aftermath.never_created) {
@@ -386,153 +342,6 @@ void Keeper::finish(Aftermath& aftermath) {
   for (auto& [promise, why] : aftermath.lost) promise.set_error(Error(ErrorCode::kRRefLost, why));
 }
 
-void Keeper::talk_soon() {
-  if (talking_soon_.exchange(true)) return;
-  auto* later = new detail::Continuation;
-  later->task = [weak = weak_from_this()] {
-    auto keeper = weak.lock();
-    if (!keeper) return;
-    keeper->talking_soon_.store(false);
-    keeper->talk(Holdings::Say::kEverything);
-  };
-  runtime_->io.post(later);
-}
-
-void Keeper::talk(Holdings::Say what) {
-  std::vector<std::pair<Worker, SessionMessage>> messages;
-  {
-    Lock lock(mutex_);
-    if (stopped_) return;
-    const base::Time now = runtime_->clock->now();
-    for (const Worker owner : holdings_.talkative(now, what)) {
-      if (auto message = holdings_.next_message(owner, now))
-        messages.emplace_back(owner, std::move(*message));
-    }
-    for (auto& [owner, trouble] : troubles_) {
-      if (trouble.repeat_at > now) continue;
-      trouble.repeat_at = base::Time::max();
-      if (auto message = holdings_.repeat(owner, now))
-        messages.emplace_back(owner, std::move(*message));
-    }
-    release_waits_.store(holdings_.has_unsaid());
-  }
-  for (auto& [owner, message] : messages) send(owner, std::move(message));
-  set_timer();
-}
-
-void Keeper::send(Worker owner, SessionMessage message) {
-  const auto agent = agent_.lock();
-  if (!agent) return;
-  const Future<SessionReply> answer =
-      call<sys_rref_session>(*agent, rank(owner), lease_ / 3, message);
-  answer.on_ready([weak = weak_from_this(), owner, epoch = message.epoch,
-                   sequence = message.sequence](const Future<SessionReply>& done) {
-    if (auto keeper = weak.lock()) keeper->on_answer(owner, epoch, sequence, done);
-  });
-}
-
-void Keeper::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
-                       const Future<SessionReply>& answer) {
-  Aftermath aftermath;
-  {
-    Lock lock(mutex_);
-    if (stopped_) return;
-    if (const std::optional<Error> error = answer.error()) {
-      on_silence(owner, *error, lock, aftermath);
-    } else {
-      troubles_.erase(owner);
-      Holdings::Changes changes;
-      holdings_.on_reply(owner, epoch, sequence, detail::FutureAccess::state(answer).value(),
-                         runtime_->clock->now(), changes);
-      absorb(changes, aftermath);
-      if (!changes.lost.empty()) {
-        base::log(
-            LogLevel::kWarning, runtime_->name(),
-            fmt::format("{} references were given up by their owner, who had not heard of this "
-                        "worker for {} s",
-                        changes.lost.size(), std::chrono::duration<double>(lease_).count()));
-      }
-    }
-  }
-  finish(aftermath);
-  // Releases that came meanwhile may wait for more of them.
-  talk(Holdings::Say::kWhatSomebodyWaitsFor);
-}
-
-// Under the lock: a message got no answer.
-void Keeper::on_silence(Worker owner, const Error& error, Lock&, Aftermath& aftermath) {
-  const base::Time now = runtime_->clock->now();
-  Trouble& trouble = troubles_[owner];
-  const bool refused = error.code() == ErrorCode::kUnavailable;
-  if (!refused && error.code() != ErrorCode::kPeerLost) trouble.unreachable_since.reset();
-  if (refused && !trouble.unreachable_since) trouble.unreachable_since = now;
-  const bool gone = error.code() == ErrorCode::kPeerLost ||
-                    error.code() == ErrorCode::kUnauthenticated ||
-                    (trouble.unreachable_since && now - *trouble.unreachable_since >= kGoneAfter);
-  if (!gone) {
-    trouble.repeat_at = now + kRepeatAfter;
-    return;
-  }
-  troubles_.erase(owner);
-  Holdings::Changes changes;
-  holdings_.on_owner_lost(owner, changes);
-  absorb(changes, aftermath);
-}
-
-Future<void> Keeper::probe(int rank) { return call<sys_rref_probe>(*agent(), rank, kProbeTimeout); }
-
-// --- time ------------------------------------------------------------------------------------
-
-void Keeper::on_time() {
-  Aftermath aftermath;
-  {
-    Lock lock(mutex_);
-    if (stopped_) return;
-    const base::Time now = runtime_->clock->now();
-    OwnerLedger::Changes changes;
-    ledger_.expire(now, changes);
-    absorb(changes, aftermath);
-    for (auto at = reply_holds_.begin(); at != reply_holds_.end();) {
-      std::erase_if(at->second, [&](ReplyHold& hold) {
-        if (hold.until > now) return false;
-        aftermath.dropped.push_back(std::move(hold.handle));
-        return true;
-      });
-      at = at->second.empty() ? reply_holds_.erase(at) : std::next(at);
-    }
-  }
-  // Values are destroyed by a thread that may take its time.
-  auto* later = new detail::Continuation;
-  later->task = [weak = weak_from_this(), aftermath = std::move(aftermath)]() mutable {
-    finish(aftermath);
-    if (auto keeper = weak.lock()) keeper->talk(Holdings::Say::kEverything);
-  };
-  runtime_->io.post(later);
-}
-
-void Keeper::set_timer() {
-  Lock lock(mutex_);
-  if (stopped_) return;
-  if (!timer_) {
-    timer_ = std::make_shared<Timer>(weak_from_this());
-    timer_->token = runtime_->io.add(timer_);
-  }
-  base::Time due = std::min(ledger_.next(), holdings_.next());
-  if (release_waits_) due = std::min(due, runtime_->clock->now() + kReleaseTogether);
-  for (const auto& [owner, trouble] : troubles_) due = std::min(due, trouble.repeat_at);
-  for (const auto& [key, holds] : reply_holds_) {
-    for (const ReplyHold& hold : holds) due = std::min(due, hold.until);
-  }
-  // A lease in the past is renewed by the message that is on its way.
-  due = std::max(due, runtime_->clock->now() + std::chrono::milliseconds(1));
-  timer_due_.store(due.time_since_epoch().count());
-  runtime_->io.set_due(*timer_, due);
-}
-
-void Keeper::set_timer_by(base::Time due) {
-  if (timer_due_.load() > due.time_since_epoch().count()) set_timer();
-}
-
 // --- the agent's life ------------------------------------------------------------------------
 
 void Keeper::keep_for_receiver(const WorkerInfo& receiver,
@@ -543,28 +352,28 @@ void Keeper::keep_for_receiver(const WorkerInfo& receiver,
     const base::Time until = runtime_->clock->now() + lease_;
     for (const auto& object : objects) {
       if (auto* handle = dynamic_cast<RRefHandle*>(object.get())) {
-        reply_holds_[{worker(receiver.id), handle->id()}].push_back({object, until});
+        reply_holds_.add(worker(receiver.id), handle->id(), object, until);
       }
     }
   }
   set_timer();
 }
 
+rpc::Idleness Keeper::idleness() {
+  Lock lock(mutex_);
+  return {stopped_ || !holdings_.has_unfinished(), messages_};
+}
+
 void Keeper::on_stopping() {
+  if (runtime_->options.rref_leak_report) report_leaks();
   Aftermath aftermath;
   {
     Lock lock(mutex_);
     if (std::exchange(stopped_, true)) return;
-    if (timer_) {
-      runtime_->io.set_due(*timer_, base::Time::max());
-      runtime_->io.remove(timer_->token);
-    }
+    stop_timer();
     for (auto& [id, object] : held_) aftermath.dropped.push_back(std::move(object));
     held_.clear();
-    for (auto& [key, holds] : reply_holds_) {
-      for (ReplyHold& hold : holds) aftermath.dropped.push_back(std::move(hold.handle));
-    }
-    reply_holds_.clear();
+    reply_holds_.end_all(aftermath.dropped);
     for (auto& [id, promises] : unconfirmed_) {
       for (Promise<void>& promise : promises) {
         aftermath.lost.emplace_back(std::move(promise), runtime_->name() + " was shut down");
@@ -574,6 +383,12 @@ void Keeper::on_stopping() {
     creations_.clear();
   }
   finish(aftermath);
+}
+
+void Keeper::report_leaks() {
+  for (const std::string& leak : describe_leaks(census())) {
+    base::log(LogLevel::kWarning, runtime_->name(), leak);
+  }
 }
 
 void Keeper::describe(DebugInfo& info) {

@@ -18,6 +18,7 @@
 #include "rpc/agent_part.h"
 #include "rref/holdings.h"
 #include "rref/owner_ledger.h"
+#include "rref/reply_holds.h"
 #include "weft/detail/rref_core.h"
 #include "weft/rref_census.h"
 
@@ -37,7 +38,7 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
 
   // Handles.
   Ref<RRefHandle> make_local(const detail::RRefType& type);
-  std::pair<Ref<RRefHandle>, detail::RRefOrder> make_remote(int owner_rank);
+  Ref<RRefHandle> make_remote(int owner_rank);
   void encode(Encoder& out, const Ref<RRefHandle>& handle);
   Ref<RRefHandle> decode(Decoder& in, detail::Arrival& arrival);
   void on_creation_asked(const RRefId& id, const Future<void>& creation);
@@ -46,7 +47,7 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
 
   // Objects.
   Ref<RRefObject> find(const RRefId& id);
-  Ref<RRefObject> begin_creation(const detail::RRefOrder& order, const WorkerInfo& from,
+  Ref<RRefObject> begin_creation(const RRefId& id, const WorkerInfo& from,
                                  const detail::RRefType& type);
   void on_object_gone(const RRefId& id, const RRefObject* object);
 
@@ -58,6 +59,7 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   RRefCensus census();
 
   // rpc::AgentPart:
+  rpc::Idleness idleness() override;
   void on_stopping() override;
   void keep_for_receiver(const WorkerInfo& receiver,
                          const std::vector<Ref<detail::RefCounted>>& objects) override;
@@ -73,15 +75,12 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
     std::vector<Promise<void>> confirmed;
     std::vector<std::pair<Promise<void>, std::string>> lost;
   };
-  struct ReplyHold {
-    Ref<detail::RefCounted> handle;
-    base::Time until;
-  };
   struct Trouble {  // with reaching an owner
     std::optional<base::Time> unreachable_since;
     base::Time repeat_at = base::Time::max();
   };
 
+  Worker self() const { return runtime_->self().incarnation; }
   Worker worker(int rank) const;
   int rank(Worker worker) const;
   Ref<RRefObject> object_for(const RRefId& id);
@@ -90,8 +89,9 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   void on_created(const RRefId& id, const Future<void>& creation);
   void absorb(OwnerLedger::Changes& changes, Aftermath& aftermath);
   void absorb(Holdings::Changes& changes, Aftermath& aftermath);
-  void drop_reply_hold(Worker receiver, const RRefId& id, Aftermath& aftermath);
   static void finish(Aftermath& aftermath);
+  void check(const SessionMessage& message, const WorkerInfo& from) const;
+  void report_leaks();
 
   void talk_soon();
   void talk(Holdings::Say what);
@@ -101,6 +101,7 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   void on_silence(Worker owner, const Error& error, Lock& lock, Aftermath& aftermath);
   void on_time();
   void set_timer();
+  void stop_timer();
   /// Sets it unless it is due by then anyway; it finds out itself what is due.
   void set_timer_by(base::Time due);
 
@@ -115,11 +116,12 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   OwnerLedger ledger_;
   Holdings holdings_;
   uint64_t next_local_ = 1;
+  uint64_t messages_ = 0;  // of sessions, said and heard
   std::unordered_map<RRefId, RRefObject*, detail::RRefIdHash> objects_;   // that exist here
   std::unordered_map<RRefId, Ref<RRefObject>, detail::RRefIdHash> held_;  // by others
   std::unordered_map<RRefId, std::vector<Promise<void>>, detail::RRefIdHash> unconfirmed_;
   std::unordered_map<RRefId, Future<void>, detail::RRefIdHash> creations_;  // asked for here
-  std::map<std::pair<Worker, RRefId>, std::vector<ReplyHold>> reply_holds_;
+  ReplyHolds reply_holds_;
   std::map<Worker, Trouble> troubles_;
   std::atomic<bool> talking_soon_{false};
   std::atomic<bool> release_waits_{false};

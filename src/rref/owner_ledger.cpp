@@ -10,7 +10,12 @@ void OwnerLedger::end_local(const RRefId& id) {
   auto found = objects_.find(id);
   if (found == objects_.end()) return;
   found->second.local = false;
-  if (found->second.holders.empty()) objects_.erase(found);
+  if (found->second.holders.empty()) erase(id);
+}
+
+void OwnerLedger::erase(const RRefId& id) {
+  objects_.erase(id);
+  awaited_.erase(id);
 }
 
 OwnerLedger::Session* OwnerLedger::open(Worker user, uint64_t epoch, base::Time now,
@@ -21,6 +26,7 @@ OwnerLedger::Session* OwnerLedger::open(Worker user, uint64_t epoch, base::Time 
     if (!fresh) end(user, session, changes);
     session = Session{};
     session.epoch = epoch;
+    give_up_awaited(user, epoch, changes);
     session.lease_until = base::later(now, lease_);
     return &session;
   }
@@ -28,16 +34,16 @@ OwnerLedger::Session* OwnerLedger::open(Worker user, uint64_t epoch, base::Time 
   return &session;
 }
 
-bool OwnerLedger::create(Worker user, uint64_t epoch, const RRefId& id, base::Time now,
-                         Changes& changes) {
-  Session* session = open(user, epoch, now, changes);
+bool OwnerLedger::create(const RRefId& id, base::Time now, Changes& changes) {
+  Session* session = open(id.creator, id.epoch, now, changes);
   if (!session) return false;
   if (!faults_.no_tombstones && session->created.contains(id.serial)) return false;
   session->created.insert(id.serial);
   session->lease_until = std::max(session->lease_until, base::later(now, lease_));
   Object& object = objects_[id];
-  object.awaited = false;
-  object.holders.insert(user);
+  if (object.failed) return false;  // who waited for it was told that it will not come
+  awaited_.erase(id);
+  object.holders.insert(id.creator);
   session->held.insert(id);
   return true;
 }
@@ -62,7 +68,8 @@ SessionReply OwnerLedger::apply(Worker user, const SessionMessage& message, base
     switch (step.kind) {
       case Step::Kind::kRegister:
       case Step::Kind::kRegisterEarly:
-        reply.granted.push_back(register_holder(user, *session, step) ? 1 : 0);
+        reply.granted.push_back(register_holder(user, *session, step, now) ? 1 : 0);
+        if (reply.granted.back()) changes.registered.emplace_back(user, step.id);
         break;
       case Step::Kind::kRelease:
         release(user, *session, step.id, changes);
@@ -76,29 +83,32 @@ SessionReply OwnerLedger::apply(Worker user, const SessionMessage& message, base
   return reply;
 }
 
-bool OwnerLedger::register_holder(Worker user, Session& session, const Step& step) {
+bool OwnerLedger::register_holder(Worker user, Session& session, const Step& step, base::Time now) {
   auto found = objects_.find(step.id);
   if (found == objects_.end()) {
-    if (step.kind != Step::Kind::kRegisterEarly || creation_was_given_up(step.id)) return false;
+    if (step.kind != Step::Kind::kRegisterEarly || creator(step.id) == Creator::kGivenUp)
+      return false;
     found = objects_.try_emplace(step.id).first;
-    found->second.awaited = true;
+    awaited_[step.id] = base::later(now, lease_);
   }
   found->second.holders.insert(user);
   session.held.insert(step.id);
   return true;
 }
 
-bool OwnerLedger::creation_was_given_up(const RRefId& id) const {
-  auto creator = sessions_.find(id.creator);
-  return !faults_.no_tombstones && creator != sessions_.end() &&
-         (creator->second.over || creator->second.created.contains(id.serial));
+OwnerLedger::Creator OwnerLedger::creator(const RRefId& id) const {
+  auto found = sessions_.find(id.creator);
+  if (found == sessions_.end() || found->second.epoch < id.epoch) return Creator::kNotHeardYet;
+  const Session& session = found->second;
+  const bool comes = session.epoch == id.epoch && !session.over &&
+                     (faults_.no_tombstones || !session.created.contains(id.serial));
+  return comes ? Creator::kInSession : Creator::kGivenUp;
 }
 
 void OwnerLedger::release(Worker user, Session& session, const RRefId& id, Changes& changes) {
-  if (id.creator == user && !session.created.contains(id.serial)) {
+  if (id.creator == user && id.epoch == session.epoch && !session.created.contains(id.serial)) {
     session.created.insert(id.serial);
-    auto found = objects_.find(id);
-    if (found != objects_.end() && found->second.awaited) changes.never_created.push_back(id);
+    if (awaited_.erase(id) > 0) changes.never_created.push_back(id);
   }
   if (session.held.erase(id) > 0) drop_holder(user, id, changes);
 }
@@ -108,16 +118,23 @@ void OwnerLedger::drop_holder(Worker user, const RRefId& id, Changes& changes) {
   if (found == objects_.end() || found->second.holders.erase(user) == 0) return;
   if (!found->second.holders.empty()) return;
   changes.unheld.push_back(id);
-  if (!found->second.local) objects_.erase(found);
+  if (!found->second.local) erase(id);
 }
 
 void OwnerLedger::end(Worker user, Session& session, Changes& changes) {
   session.over = true;
   for (const RRefId& id : std::exchange(session.held, {})) drop_holder(user, id, changes);
-  // What it was to create and others wait for will not come.
-  for (const auto& [id, object] : objects_) {
-    if (object.awaited && id.creator == user) changes.never_created.push_back(id);
-  }
+  give_up_awaited(user, session.epoch + 1, changes);
+}
+
+// What it was to create and others wait for will not come.
+void OwnerLedger::give_up_awaited(Worker creator, uint64_t before_epoch, Changes& changes) {
+  std::erase_if(awaited_, [&](const auto& each) {
+    const RRefId& id = each.first;
+    if (id.creator != creator || id.epoch >= before_epoch) return false;
+    changes.never_created.push_back(id);
+    return true;
+  });
 }
 
 void OwnerLedger::expire(base::Time now, Changes& changes) {
@@ -125,12 +142,23 @@ void OwnerLedger::expire(base::Time now, Changes& changes) {
   for (auto& [user, session] : sessions_) {
     if (!session.over && session.lease_until <= now) end(user, session, changes);
   }
+  if (faults_.no_leases_of_awaited) return;
+  std::erase_if(awaited_, [&](const auto& each) {
+    const auto& [id, until] = each;
+    if (until > now || creator(id) != Creator::kNotHeardYet) return false;
+    objects_.at(id).failed = true;
+    changes.never_created.push_back(id);
+    return true;
+  });
 }
 
 base::Time OwnerLedger::next() const {
   base::Time earliest = base::Time::max();
   for (const auto& [user, session] : sessions_) {
     if (!session.over) earliest = std::min(earliest, session.lease_until);
+  }
+  for (const auto& [id, until] : awaited_) {
+    if (creator(id) == Creator::kNotHeardYet) earliest = std::min(earliest, until);
   }
   return earliest;
 }

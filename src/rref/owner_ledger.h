@@ -6,8 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,6 +22,7 @@ namespace weft::rref {
 struct LedgerFaults {
   bool no_tombstones = false;
   bool no_leases = false;
+  bool no_leases_of_awaited = false;
 };
 
 class OwnerLedger {
@@ -31,6 +34,7 @@ class OwnerLedger {
   struct Changes {
     std::vector<RRefId> unheld;         // no other worker holds them any more
     std::vector<RRefId> never_created;  // waited for, and will not come
+    std::vector<std::pair<Worker, RRefId>> registered;
     std::vector<std::pair<Worker, RRefId>> accepted;
   };
 
@@ -38,8 +42,8 @@ class OwnerLedger {
   void begin_local(const RRefId& id) { objects_[id].local = true; }
   void end_local(const RRefId& id);
 
-  /// The creation asked for by `user` arrived. False: it comes too late or twice, and must not run.
-  bool create(Worker user, uint64_t epoch, const RRefId& id, base::Time now, Changes& changes);
+  /// A creation arrived from its creator. False: it comes too late or twice, and must not run.
+  bool create(const RRefId& id, base::Time now, Changes& changes);
 
   SessionReply apply(Worker user, const SessionMessage& message, base::Time now, Changes& changes);
 
@@ -51,12 +55,13 @@ class OwnerLedger {
   bool is_held(const RRefId& id) const;
   std::vector<Worker> holders(const RRefId& id) const;
   size_t objects() const { return objects_.size(); }
+  size_t awaited() const { return awaited_.size(); }
   size_t holdings() const;
 
  private:
   struct Object {
     bool local = false;
-    bool awaited = false;  // registered, not created yet
+    bool failed = false;  // its creation did not come while it was awaited
     std::set<Worker> holders;
   };
   // One per user incarnation that ever spoke to us; what is over stays as its own tombstone.
@@ -71,16 +76,23 @@ class OwnerLedger {
   };
 
   Session* open(Worker user, uint64_t epoch, base::Time now, Changes& changes);
-  bool register_holder(Worker user, Session& session, const Step& step);
+  bool register_holder(Worker user, Session& session, const Step& step, base::Time now);
   void release(Worker user, Session& session, const RRefId& id, Changes& changes);
   void drop_holder(Worker user, const RRefId& id, Changes& changes);
   void end(Worker user, Session& session, Changes& changes);
-  bool creation_was_given_up(const RRefId& id) const;
+  void erase(const RRefId& id);
+  /// How an object's creator stands to the epoch in which it was to create it.
+  enum class Creator { kNotHeardYet, kInSession, kGivenUp };
+  Creator creator(const RRefId& id) const;
+  void give_up_awaited(Worker creator, uint64_t before_epoch, Changes& changes);
 
   base::Duration lease_;
   LedgerFaults faults_;
   std::unordered_map<RRefId, Object, detail::RRefIdHash> objects_;
   std::unordered_map<Worker, Session> sessions_;
+  // Registered and not created yet. Until the creator is heard of in the epoch of the id there is
+  // no lease of its own, so they have one each.
+  std::map<RRefId, base::Time> awaited_;
 };
 
 }  // namespace weft::rref

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -102,6 +103,25 @@ TEST(Behaviour09_InitTwice, CyclesInOneProcessAndDoubleInitIsRefused) {
 
 TEST(Behaviour08_RpcAfterShutdown, FreeFunctionsAreNotInitialized) {
   Workers workers("behaviour_init_shutdown_cycles", 1);
+  EXPECT_TRUE(workers.all_succeed());
+}
+
+// Whoever has joined calls the others at once; who is not ready yet lets the call wait.
+SCENARIO(behaviour_called_at_once) {
+  if (rank == 1) {
+    const auto slow_to_open = [](Agent&) { std::this_thread::sleep_for(50ms); };
+    const auto agent = Agent::join(name_of(rank), {}, slow_to_open);
+    agent->shutdown();
+    return 0;
+  }
+  init_rpc(name_of(rank));
+  REQUIRE_THAT(rpc_sync<where>(name_of(1)) == name_of(1));
+  shutdown();
+  return 0;
+}
+
+TEST(Behaviour09_InitTwice, ACallBeforeInitReturnedFindsAnInitializedWorker) {
+  Workers workers("behaviour_called_at_once", 2);
   EXPECT_TRUE(workers.all_succeed());
 }
 

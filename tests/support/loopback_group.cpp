@@ -25,6 +25,7 @@ LoopbackGroup::LoopbackGroup(const std::vector<std::string>& names, const Option
     group.self = static_cast<int>(i);
     agents_.push_back(std::make_unique<Agent>(rpc::AgentCore::start(
         group, options, clock, std::move(transports[i]), std::move(listeners[i]))));
+    detail::AgentAccess::core(*agents_.back())->open();
   }
 }
 

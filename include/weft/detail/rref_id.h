@@ -15,6 +15,7 @@ namespace weft::detail {
 struct RRefId {
   uint64_t owner = 0;    // incarnation of the worker the object lives on
   uint64_t creator = 0;  // incarnation of the worker that asked for it
+  uint64_t epoch = 0;    // of the creator's session with the owner; 0: its own object
   uint64_t serial = 0;   // counted by the creator for each owner, from 1
 
   friend auto operator<=>(const RRefId&, const RRefId&) = default;

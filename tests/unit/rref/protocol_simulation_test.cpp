@@ -59,7 +59,7 @@ class Node {
 
   // What the program does.
   void make_local();
-  void create_on(Worker owner);
+  std::optional<RRefId> create_on(Worker owner);
   void call(Worker to, const RRefId& id);
   void ask(Worker to);
   void drop(RRefId id);
@@ -105,6 +105,7 @@ class Node {
   std::map<RRefId, int> handles_;      // the program's
   std::map<RRefId, int> local_holds_;  // on own objects: handles, calls, replies
   std::set<RRefId> values_;
+  std::set<RRefId> never_created_;  // as holders of them were told
   std::map<uint64_t, PendingCall> calls_;
   std::multimap<RRefId, Message> waiting_;  // for a confirmation
   std::map<std::pair<Worker, RRefId>, std::vector<Time>> reply_holds_;
@@ -165,11 +166,12 @@ class World {
   }
 
   void act() {
-    switch (pick(14)) {
+    switch (pick(15)) {
       case 0:
         return some_node().make_local();
       case 1:
-        return some_node().create_on(some_node().self());
+        some_node().create_on(some_node().self());
+        return;
       case 2:
       case 3: {
         Node& node = some_node();
@@ -191,6 +193,12 @@ class World {
       case 8:
         if (crashes_ > 0 && pick(6) == 0) crash();
         return;
+      case 9: {  // shown before it is created
+        Node& node = some_node();
+        const Worker owner = some_node().self();
+        if (const auto id = node.create_on(owner)) node.call(some_node().self(), *id);
+        return;
+      }
       default:
         return deliver();
     }
@@ -220,7 +228,9 @@ class World {
   // The network loses nothing more and everybody lets go: everything must be freed.
   void heal() {
     loss_ = duplication_ = 0;
-    for (int round = 0; round < 3; ++round) settle_down();
+    settle_down();
+    check_nobody_waits();
+    for (int round = 0; round < 2; ++round) settle_down();
     for (auto& node : nodes_) node->drop_all();
     for (int round = 0; round < 4; ++round) settle_down();
   }
@@ -258,6 +268,13 @@ class World {
     }
   }
 
+  // I6: who waits for a creation has learnt what became of it.
+  void check_nobody_waits() {
+    for (auto& node : nodes_) {
+      if (node->ledger().awaited() > 0) violate("I6: somebody waits for what nobody will create");
+    }
+  }
+
   // I2: no holder, no value; and nothing is remembered of what is gone.
   void check_nothing_left() {
     for (auto& node : nodes_) {
@@ -285,20 +302,23 @@ void Node::send(Message message) {
 }
 
 void Node::make_local() {
-  const RRefId id{self_, self_, next_local_++};
+  const RRefId id{self_, self_, 0, next_local_++};
   values_.insert(id);
   ++handles_[id];
   add_hold(id);
 }
 
-void Node::create_on(Worker owner) {
-  if (owner == self_) return make_local();
-  const Holdings::Creation creation = holdings_.create(owner, world_.now());
-  ++handles_[creation.id];
-  creating_[creation.id] = world_.now() + kCallTimeout;
-  Message message{Message::Kind::kCreate, self_, owner, creation.id, creation.epoch};
-  send(message);
+std::optional<RRefId> Node::create_on(Worker owner) {
+  if (owner == self_) {
+    make_local();
+    return std::nullopt;
+  }
+  const RRefId id = holdings_.create(owner, world_.now());
+  ++handles_[id];
+  creating_[id] = world_.now() + kCallTimeout;
+  send({Message::Kind::kCreate, self_, owner, id});
   talk();
+  return id;
 }
 
 // Only what is confirmed, or this node's own creation, can be shown to others.
@@ -363,10 +383,12 @@ void Node::deliver(const Message& message) {
     case Message::Kind::kCreate: {
       OwnerLedger::Changes changes;
       if (message.id.owner != self_) world_.violate("I3: an id reached a wrong incarnation");
-      const bool made =
-          ledger_.create(message.from, message.epoch, message.id, world_.now(), changes);
-      if (made) values_.insert(message.id);
+      const bool made = ledger_.create(message.id, world_.now(), changes);
       after(changes);
+      if (made) values_.insert(message.id);
+      if (made && never_created_.contains(message.id)) {
+        world_.violate("I6: created after those who waited were told that it would not be");
+      }
       Message reply{Message::Kind::kCreated, self_, message.from, message.id};
       if (made) send(reply);
       break;
@@ -468,7 +490,13 @@ void Node::settle(uint64_t number) {
 }
 
 void Node::after(const OwnerLedger::Changes& changes) {
-  for (const RRefId& id : changes.unheld) free_if_unreachable(id);
+  for (const RRefId& id : changes.unheld) {
+    free_if_unreachable(id);
+    never_created_.erase(id);  // nobody is left who was told
+  }
+  for (const RRefId& id : changes.never_created) {
+    if (ledger_.exists(id)) never_created_.insert(id);
+  }
   for (const auto& [who, id] : changes.accepted) {
     auto found = reply_holds_.find({who, id});
     if (found == reply_holds_.end()) continue;
@@ -596,6 +624,8 @@ INSTANTIATE_TEST_SUITE_P(Parts, RRefProtocolWithout,
                          testing::Values(std::pair("Tombstones",
                                                    Mutation{{.no_tombstones = true}, false}),
                                          std::pair("Leases", Mutation{{.no_leases = true}, false}),
+                                         std::pair("LeasesOfTheAwaited",
+                                                   Mutation{{.no_leases_of_awaited = true}, false}),
                                          std::pair("RegistrationBeforeUse", Mutation{{}, true})),
                          [](const auto& info) { return info.param.first; });
 

@@ -1,0 +1,21 @@
+// Calls that an agent makes for itself, to reserved functions of others.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include "rpc/agent_core.h"
+#include "weft/detail/outgoing_call.h"
+
+namespace weft::rpc {
+
+template <auto F, typename... Args>
+auto own_call(AgentCore& agent, int rank, Timeout timeout, const Args&... args) {
+  using Function = detail::RemoteFunction<F>;
+  Encoder arguments;
+  Function::encode(arguments, args...);
+  auto pending = detail::make_ref<detail::TypedCall<typename Function::Result>>();
+  agent.start_call(*pending, Function::entry(), Destination(rank, timeout), true, arguments);
+  return detail::FutureAccess::make<typename Function::Result>(std::move(pending));
+}
+
+}  // namespace weft::rpc

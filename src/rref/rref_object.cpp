@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "weft/detail/rref_object.h"
+
+#include <fmt/format.h>
+
+#include "base/demangle.h"
+#include "rref/keeper.h"
+
+namespace weft::detail {
+
+RRefObject::RRefObject(std::weak_ptr<rref::Keeper> keeper, const RRefId& id)
+    : keeper_(std::move(keeper)), id_(id), settled_(promise_.future()) {}
+
+RRefObject::~RRefObject() {
+  if (auto keeper = keeper_.lock()) keeper->on_object_gone(id_, this);
+  if (value_) destroy_(value_);
+}
+
+void RRefObject::set_type(const RRefType& type) {
+  std::lock_guard lock(mutex_);
+  type_ = type;
+}
+
+void RRefObject::check_type(const RRefType& type) const {
+  std::lock_guard lock(mutex_);
+  if (!type_ || *type_->info == *type.info) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("a reference to {} is used as one to {}", base::demangle(*type_->info),
+                          base::demangle(*type.info)));
+}
+
+std::string RRefObject::type_name() const {
+  std::lock_guard lock(mutex_);
+  return type_ ? base::demangle(*type_->info) : "(not created yet)";
+}
+
+void RRefObject::fill(void* value, void (*destroy)(void*)) {
+  value_ = value;
+  destroy_ = destroy;
+  promise_.set_value();
+}
+
+void RRefObject::fail(std::exception_ptr error) { promise_.set_exception(std::move(error)); }
+
+void* RRefObject::value() const {
+  auto& state = FutureAccess::state(settled_);
+  if (state.failed()) state.rethrow();
+  return value_;
+}
+
+}  // namespace weft::detail
