@@ -16,8 +16,8 @@ namespace weft {
 /// How long a call may take. Zero: as long as the peer lives.
 using Timeout = std::chrono::nanoseconds;
 
-/// A worker by name, rank or WorkerInfo (oneself included), optionally with a timeout for this call:
-/// `rpc_sync<f>("worker1", x)`, `rpc_sync<f>({"worker1", 50ms}, x)`.
+/// A worker by name, rank or WorkerInfo (oneself included), optionally with a timeout for this
+/// call: `rpc_sync<f>("worker1", x)`, `rpc_sync<f>({"worker1", 50ms}, x)`.
 class Destination {
  public:
   Destination(std::string_view name, std::optional<Timeout> timeout = std::nullopt)

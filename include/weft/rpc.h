@@ -7,14 +7,14 @@
 
 #pragma once
 
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-
 #include <chrono>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "weft/agent.h"
 #include "weft/current_call.h"
@@ -65,7 +65,8 @@ typename detail::RemoteFunction<F>::Result rpc_sync(const Destination& to, Args&
 /// Calls F on `to`. Until the future completes the tensors among the arguments belong to the call:
 /// they are sent from where they lie.
 template <auto F, typename... Args>
-Future<typename detail::RemoteFunction<F>::Result> rpc_async(const Destination& to, Args&&... args) {
+Future<typename detail::RemoteFunction<F>::Result> rpc_async(const Destination& to,
+                                                             Args&&... args) {
   return current_agent().template async<F>(to, std::forward<Args>(args)...);
 }
 

@@ -34,7 +34,7 @@ class Crew::Member final : public detail::BlockingObserver {
   }
 
   bool leading = false;   // as far as this thread knows; the word decides
-  uint64_t sequence = 0;     // of the piece of user code this thread is in
+  uint64_t sequence = 0;  // of the piece of user code this thread is in
   std::condition_variable wake;
   Duty duty = Duty::kNone;
 
@@ -56,7 +56,8 @@ Crew::Crew(std::string name, Limits limits, CrewLoop& loop, Pulse& pulse,
       keepalive_(std::move(keepalive)) {}
 
 void Crew::start() {
-  if (!spawn(Duty::kLead)) throw Error(ErrorCode::kLimitExceeded, "cannot start a thread for " + name_);
+  if (!spawn(Duty::kLead))
+    throw Error(ErrorCode::kLimitExceeded, "cannot start a thread for " + name_);
 }
 
 void Crew::enter_user_code() {

@@ -47,7 +47,8 @@ class Crew : public std::enable_shared_from_this<Crew> {
     size_t standing_by = 4;  // idle threads beyond this end
   };
 
-  /// `keepalive` is held by every thread: what user code may still touch after stop() gave up on it.
+  /// `keepalive` is held by every thread: what user code may still touch after stop() gave up on
+  /// it.
   Crew(std::string name, Limits limits, CrewLoop& loop, Pulse& pulse,
        std::weak_ptr<void> keepalive);
 

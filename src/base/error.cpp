@@ -39,24 +39,42 @@ bool implies_it_may_have_run(ErrorCode code) {
 
 const char* name(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kUnavailable: return "kUnavailable";
-    case ErrorCode::kOutcomeUnknown: return "kOutcomeUnknown";
-    case ErrorCode::kTimeout: return "kTimeout";
-    case ErrorCode::kRemoteError: return "kRemoteError";
-    case ErrorCode::kUnknownFunction: return "kUnknownFunction";
-    case ErrorCode::kSignatureMismatch: return "kSignatureMismatch";
-    case ErrorCode::kPeerLost: return "kPeerLost";
-    case ErrorCode::kRRefLost: return "kRRefLost";
-    case ErrorCode::kContextAborted: return "kContextAborted";
-    case ErrorCode::kBadMessage: return "kBadMessage";
-    case ErrorCode::kLimitExceeded: return "kLimitExceeded";
-    case ErrorCode::kUnauthenticated: return "kUnauthenticated";
-    case ErrorCode::kShuttingDown: return "kShuttingDown";
-    case ErrorCode::kNotInitialized: return "kNotInitialized";
-    case ErrorCode::kInvalidArgument: return "kInvalidArgument";
-    case ErrorCode::kCancelled: return "kCancelled";
-    case ErrorCode::kBrokenPromise: return "kBrokenPromise";
-    case ErrorCode::kCallbackFailed: return "kCallbackFailed";
+    case ErrorCode::kUnavailable:
+      return "kUnavailable";
+    case ErrorCode::kOutcomeUnknown:
+      return "kOutcomeUnknown";
+    case ErrorCode::kTimeout:
+      return "kTimeout";
+    case ErrorCode::kRemoteError:
+      return "kRemoteError";
+    case ErrorCode::kUnknownFunction:
+      return "kUnknownFunction";
+    case ErrorCode::kSignatureMismatch:
+      return "kSignatureMismatch";
+    case ErrorCode::kPeerLost:
+      return "kPeerLost";
+    case ErrorCode::kRRefLost:
+      return "kRRefLost";
+    case ErrorCode::kContextAborted:
+      return "kContextAborted";
+    case ErrorCode::kBadMessage:
+      return "kBadMessage";
+    case ErrorCode::kLimitExceeded:
+      return "kLimitExceeded";
+    case ErrorCode::kUnauthenticated:
+      return "kUnauthenticated";
+    case ErrorCode::kShuttingDown:
+      return "kShuttingDown";
+    case ErrorCode::kNotInitialized:
+      return "kNotInitialized";
+    case ErrorCode::kInvalidArgument:
+      return "kInvalidArgument";
+    case ErrorCode::kCancelled:
+      return "kCancelled";
+    case ErrorCode::kBrokenPromise:
+      return "kBrokenPromise";
+    case ErrorCode::kCallbackFailed:
+      return "kCallbackFailed";
   }
   return "kUnknownErrorCode";
 }
@@ -65,8 +83,8 @@ Error::Error(std::shared_ptr<const Detail> detail) : detail_(std::move(detail)) 
 
 Error::Error(ErrorCode code, std::string message)
     : detail_(std::make_shared<Detail>(Detail{code, implies_it_may_have_run(code), message,
-                                              std::string(weft::name(code)) + ": " + message,
-                                              "", "", ""})) {}
+                                              std::string(weft::name(code)) + ": " + message, "",
+                                              "", ""})) {}
 
 Error Error::before_sending() const {
   auto detail = std::make_shared<Detail>(*detail_);
@@ -83,10 +101,9 @@ Error Error::after_sending() const {
 Error Error::remote(std::string worker, std::string type, std::string text) {
   std::string message = type + " on " + worker + ": " + text;
   std::string what = std::string(weft::name(ErrorCode::kRemoteError)) + ": " + message;
-  return Error(std::make_shared<const Detail>(Detail{ErrorCode::kRemoteError, true,
-                                                     std::move(message), std::move(what),
-                                                     std::move(worker), std::move(type),
-                                                     std::move(text)}));
+  return Error(std::make_shared<const Detail>(
+      Detail{ErrorCode::kRemoteError, true, std::move(message), std::move(what), std::move(worker),
+             std::move(type), std::move(text)}));
 }
 
 ErrorCode Error::code() const noexcept { return detail_->code; }

@@ -18,7 +18,8 @@ void run_continuations(Continuation* list) noexcept {
   }
 }
 
-// A future that is dropped while pending drops its continuations unrun: nobody can settle it any more.
+// A future that is dropped while pending drops its continuations unrun: nobody can settle it any
+// more.
 FutureCore::~FutureCore() {
   Continuation* node = continuations_.load(std::memory_order_acquire);
   while (node && node != settled_mark()) delete std::exchange(node, node->next);

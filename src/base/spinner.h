@@ -1,8 +1,8 @@
 // Polling for a while before sleeping, without taking the CPU from whoever is to be waited for.
 //
 // The answer usually comes within a few polls, and giving up the CPU between them would cost more
-// than they do. Where it does not come so soon the peer may need this very CPU: then every few polls
-// yield, and the next spins start with yielding at once until it is time to try again.
+// than they do. Where it does not come so soon the peer may need this very CPU: then every few
+// polls yield, and the next spins start with yielding at once until it is time to try again.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

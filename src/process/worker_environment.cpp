@@ -51,8 +51,7 @@ WorkerEnvironment::WorkerEnvironment(int workers) : workers_(workers) {
   }
   if (std::getenv("WEFT_RENDEZVOUS") == nullptr) {
     meeting_place_.emplace();
-    shared_.push_back(
-        fmt::format("WEFT_RENDEZVOUS=file://{}/store", meeting_place_->path()));
+    shared_.push_back(fmt::format("WEFT_RENDEZVOUS=file://{}/store", meeting_place_->path()));
   }
   set_unless_present("MASTER_ADDR", "127.0.0.1");
   set_unless_present("MASTER_PORT", std::to_string(find_free_port()));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rendezvous/group.h"
 
-#include <fmt/format.h>
-
 #include <map>
 #include <random>
+
+#include <fmt/format.h>
 
 #include "weft/error.h"
 
@@ -36,10 +36,11 @@ void check_names_unique(const Group& group) {
   for (const Member& member : group.members) {
     auto [at, fresh] = ranks.emplace(member.info.name, member.info.id);
     if (!fresh) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("a worker's name is not unique in the group: ranks {} and {} are both "
-                              "called \"{}\"",
-                              at->second, member.info.id, member.info.name));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("a worker's name is not unique in the group: ranks {} and {} are both "
+                      "called \"{}\"",
+                      at->second, member.info.id, member.info.name));
     }
   }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rendezvous/meeting.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "rendezvous/store.h"
 #include "weft/codec.h"
@@ -25,8 +25,9 @@ struct Card {
 int integer_from_environment(const char* variable) {
   const char* text = std::getenv(variable);
   if (!text || !*text) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("neither the options nor the environment variable {} say it", variable));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("neither the options nor the environment variable {} say it", variable));
   }
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
@@ -69,15 +70,15 @@ Invitation read_invitation(const std::string& method, int rank, int world_size,
                            std::chrono::milliseconds timeout) {
   Invitation invitation;
   const char* from_launcher = std::getenv("WEFT_RENDEZVOUS");
-  invitation.method = !method.empty()                        ? method
+  invitation.method = !method.empty()                   ? method
                       : from_launcher && *from_launcher ? from_launcher
-                                                             : "env://";
+                                                        : "env://";
   invitation.rank = rank >= 0 ? rank : integer_from_environment("RANK");
   invitation.world_size = world_size > 0 ? world_size : integer_from_environment("WORLD_SIZE");
   invitation.timeout = timeout;
   if (invitation.world_size < 1 || invitation.rank >= invitation.world_size) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("rank {} in a group of {}", invitation.rank,
-                                                         invitation.world_size));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("rank {} in a group of {}", invitation.rank, invitation.world_size));
   }
   return invitation;
 }
@@ -119,10 +120,11 @@ Group meet(const Invitation& invitation, const Member& self) {
       // Then the next attempt's card replaces it.
     }
     forget_use(invitation);
-    throw Error(ErrorCode::kUnavailable,
-                fmt::format("the group of {} at {} did not form within {} ms; missing ranks: {} ({})",
-                            invitation.world_size, invitation.method, invitation.timeout.count(),
-                            missing, error.what()));
+    throw Error(
+        ErrorCode::kUnavailable,
+        fmt::format("the group of {} at {} did not form within {} ms; missing ranks: {} ({})",
+                    invitation.world_size, invitation.method, invitation.timeout.count(), missing,
+                    error.what()));
   }
   check_names_unique(group);
   return group;

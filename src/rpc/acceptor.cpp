@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/acceptor.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/log.h"
 #include "rpc/server.h"
@@ -27,8 +27,7 @@ constexpr int kAcceptsPerEvent = 64;
 class Acceptor::Guest final : public IoClient, public std::enable_shared_from_this<Guest> {
  public:
   Guest(Acceptor& host, std::unique_ptr<transport::Connection> connection)
-      : host_(host),
-        link_(detail::make_ref<Link>(std::move(connection), host.runtime_->pool)) {
+      : host_(host), link_(detail::make_ref<Link>(std::move(connection), host.runtime_->pool)) {
     link_->decoder().expect_hello();
   }
 
@@ -82,8 +81,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
     link_->decoder().expect_any();
     answer();
     host_.runtime_->io.unwatch(link_->descriptor());
-    const WorkerInfo& caller =
-        host_.runtime_->group.members[static_cast<size_t>(hello.from)].info;
+    const WorkerInfo& caller = host_.runtime_->group.members[static_cast<size_t>(hello.from)].info;
     switch (host_.server_.adopt(link_, caller)) {
       case Server::Adoption::kServed:
         return gone();

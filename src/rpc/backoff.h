@@ -22,12 +22,12 @@ class Backoff {
   void on_failure(base::Time now) {
     using std::chrono::milliseconds;
     const int doublings = std::min(failures_++, 5);
-    const base::Duration step = std::min<base::Duration>(milliseconds(20) * (1 << doublings),
-                                                         milliseconds(500));
+    const base::Duration step =
+        std::min<base::Duration>(milliseconds(20) * (1 << doublings), milliseconds(500));
     // Half fixed, half random: peers of a worker that came back do not all knock together.
     random_ ^= random_ << 13, random_ ^= random_ >> 7, random_ ^= random_ << 17;
-    next_ = now + step / 2 + base::Duration(static_cast<int64_t>(
-                                 random_ % static_cast<uint64_t>(step.count() / 2)));
+    next_ = now + step / 2 +
+            base::Duration(static_cast<int64_t>(random_ % static_cast<uint64_t>(step.count() / 2)));
   }
 
  private:

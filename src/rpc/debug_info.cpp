@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "weft/debug_info.h"
 
-#include <fmt/format.h>
-
 #include <ostream>
+
+#include <fmt/format.h>
 
 namespace weft {
 

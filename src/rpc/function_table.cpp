@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/function_table.h"
 
-#include <fmt/format.h>
-
 #include <deque>
 #include <map>
 #include <mutex>
+
+#include <fmt/format.h>
 
 #include "base/demangle.h"
 #include "wire/limits.h"
@@ -52,8 +52,9 @@ FunctionEntry& register_function(const char* tag, std::string signature, InvokeF
 
 void rename_function(FunctionEntry& entry, std::string name) {
   if (name.empty() || name.size() > wire::kMaxNameBytes) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a function name has 1 to {} bytes: \"{}\"", wire::kMaxNameBytes, name));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("a function name has 1 to {} bytes: \"{}\"", wire::kMaxNameBytes, name));
   }
   Table& into = table();
   std::lock_guard lock(into.mutex);
@@ -81,7 +82,8 @@ std::string without_parameters(std::string name) {
   for (size_t at = name.size(); at-- > 0;) {
     if (name[at] == ')') ++depth;
     if (name[at] == '(' && --depth == 0) {
-      if (at > 0 && name.compare(at, std::string::npos, "(anonymous namespace)") != 0) name.resize(at);
+      if (at > 0 && name.compare(at, std::string::npos, "(anonymous namespace)") != 0)
+        name.resize(at);
       break;
     }
   }
@@ -115,7 +117,8 @@ std::string function_name_from_tag(const char* tag) {
   if (name.starts_with('(') && name.ends_with(')') && !name.starts_with("(anonymous")) {
     name = name.substr(1, name.size() - 2);
   }
-  const bool lambda = name.find("{lambda") != std::string::npos || name.find("$_") != std::string::npos;
+  const bool lambda =
+      name.find("{lambda") != std::string::npos || name.find("$_") != std::string::npos;
   if (!lambda) name = without_result(without_parameters(std::move(name)));
   if (name.size() > wire::kMaxNameBytes) {
     const std::string suffix = fmt::format("#{:016x}", hash_signature(name));

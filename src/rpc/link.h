@@ -76,7 +76,7 @@ class Link : public detail::RefCounted {
   std::unique_ptr<transport::Connection> connection_;
 
   mutable std::mutex mutex_;
-  wire::Outbox held_;    // before open()
+  wire::Outbox held_;  // before open()
   wire::Outbox queued_;
   wire::Outbox writing_out_;  // belongs to the writing thread
   bool open_ = true;

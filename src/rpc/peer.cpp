@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/peer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/log.h"
 #include "wire/hello.h"
@@ -84,9 +84,9 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   if (hello.version != wire::kProtocolVersion || hello.group != runtime_->group.token ||
       hello.from != member_.info.id || hello.from_incarnation != member_.incarnation) {
     lock.unlock();
-    on_link_lost(link, Error(ErrorCode::kUnauthenticated,
-                             fmt::format("another worker answers at {}: \"{}\"", member_.address,
-                                         hello.from_name)));
+    on_link_lost(
+        link, Error(ErrorCode::kUnauthenticated, fmt::format("another worker answers at {}: \"{}\"",
+                                                             member_.address, hello.from_name)));
     return;
   }
   state_ = State::kConnected;
@@ -138,8 +138,8 @@ void Peer::on_time(base::Time now) {
         ping = true;
         break;
       case Heartbeat::Verdict::kDead:
-        lost = Error(ErrorCode::kPeerLost,
-                     fmt::format("no sign of life for {} ms", silence / std::chrono::milliseconds(1)));
+        lost = Error(ErrorCode::kPeerLost, fmt::format("no sign of life for {} ms",
+                                                       silence / std::chrono::milliseconds(1)));
         break;
     }
     if (ping && receiver_ == Receiver::kNobody) let_loop_receive();
@@ -164,10 +164,14 @@ void Peer::on_time(base::Time now) {
 const char* Peer::state_name() {
   Lock lock(mutex_);
   switch (state_) {
-    case State::kIdle: return "idle";
-    case State::kConnecting: return "connecting";
-    case State::kConnected: return "connected";
-    case State::kClosed: return "closed";
+    case State::kIdle:
+      return "idle";
+    case State::kConnecting:
+      return "connecting";
+    case State::kConnected:
+      return "connected";
+    case State::kClosed:
+      return "closed";
   }
   return "?";
 }

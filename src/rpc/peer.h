@@ -122,7 +122,8 @@ class Peer final : public detail::RefCounted {
 
   // Ends.
   void on_link_lost(const detail::Ref<Link>& link, const Error& why);
-  void settle_lost(std::vector<Call*> calls, const Link& link, const Error& why, bool was_connected);
+  void settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
+                   bool was_connected);
   void fail(Call& call, const Error& error);
   void note_settled(Call& call);
   void expire(Call& call);
@@ -154,9 +155,9 @@ class Peer final : public detail::RefCounted {
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
   Receiver receiver_ = Receiver::kNobody;
-  base::Spinner spinner_;       // belongs to the caller that receives
-  bool stream_up_ = false;      // the transport has connected; the hello may be on its way
-  uint32_t interest_ = 0;       // what the loop watches the descriptor for
+  base::Spinner spinner_;   // belongs to the caller that receives
+  bool stream_up_ = false;  // the transport has connected; the hello may be on its way
+  uint32_t interest_ = 0;   // what the loop watches the descriptor for
   bool loop_receiving_ = false;
   std::vector<Call*> waiters_;  // callers that sleep while another one receives
   size_t listeners_ = 0;        // calls with continuations

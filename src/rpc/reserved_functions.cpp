@@ -19,7 +19,8 @@ Future<Termination::Verdict> sys_report(bool idle, uint64_t activity) {
 
 void sys_alive() { serving_agent().on_probe(calling_worker().id); }
 
-Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, GatheredPart part) {
+Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round,
+                                    GatheredPart part) {
   return serving_agent().on_gather(std::move(set), round, calling_worker().name, std::move(part));
 }
 

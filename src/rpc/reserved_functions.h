@@ -20,7 +20,8 @@ void register_reserved_functions();
 // Who calls is known from the connection, so nobody speaks for another.
 Future<Termination::Verdict> sys_report(bool idle, uint64_t activity);
 void sys_alive();
-Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round, GatheredPart part);
+Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round,
+                                    GatheredPart part);
 std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round);
 
 }  // namespace weft::rpc

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/serving_link.h"
 
-#include <fmt/format.h>
-
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "rpc/function_table.h"
 #include "rpc/incoming_call.h"
@@ -20,15 +20,17 @@ constexpr size_t kUnsentRepliesBeforePause = size_t{64} << 20;
 ResolvedFunction look_up(const wire::CallPrelude& prelude) {
   const FunctionLookup found = find_function(prelude.name, prelude.signature);
   if (found.found && found.found->ambiguous) {
-    return {nullptr, ErrorCode::kUnknownFunction,
-            fmt::format("two functions of this program are called \"{}\"; give one another name with "
-                        "weft::expose<function>(\"name\")",
-                        prelude.name)};
+    return {
+        nullptr, ErrorCode::kUnknownFunction,
+        fmt::format("two functions of this program are called \"{}\"; give one another name with "
+                    "weft::expose<function>(\"name\")",
+                    prelude.name)};
   }
   if (found.found) return {found.found, {}, {}};
   if (found.name_exists) {
-    return {nullptr, ErrorCode::kSignatureMismatch,
-            fmt::format("\"{}\" has other parameters or another result in this program", prelude.name)};
+    return {
+        nullptr, ErrorCode::kSignatureMismatch,
+        fmt::format("\"{}\" has other parameters or another result in this program", prelude.name)};
   }
   return {nullptr, ErrorCode::kUnknownFunction,
           fmt::format("this program has no function \"{}\"; a program that serves it says "

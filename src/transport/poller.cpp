@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "transport/poller.h"
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+
+#include <fmt/format.h>
 
 #include "weft/error.h"
 
@@ -25,7 +26,8 @@ int to_milliseconds(std::optional<base::Duration> limit) {
 
 Descriptor checked(int fd, const char* what) {
   if (fd >= 0) return Descriptor(fd);
-  throw Error(ErrorCode::kLimitExceeded, fmt::format("cannot create {}: {}", what, strerror(errno)));
+  throw Error(ErrorCode::kLimitExceeded,
+              fmt::format("cannot create {}: {}", what, strerror(errno)));
 }
 
 }  // namespace
@@ -46,9 +48,7 @@ void Poller::change(int descriptor, uint32_t interest, uint64_t token) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event);
 }
 
-void Poller::remove(int descriptor) {
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
-}
+void Poller::remove(int descriptor) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr); }
 
 void Poller::wake() {
   const uint64_t one = 1;

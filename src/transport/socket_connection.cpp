@@ -24,10 +24,9 @@ IoResult SocketConnection::send(const iovec* pieces, int count) {
   message.msg_iov = const_cast<iovec*>(pieces);
   message.msg_iovlen = static_cast<size_t>(count);
   for (;;) {
-    const ssize_t n = count == 1
-                          ? ::send(socket_.get(), pieces->iov_base, pieces->iov_len,
-                                   MSG_DONTWAIT | MSG_NOSIGNAL)
-                          : ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = count == 1 ? ::send(socket_.get(), pieces->iov_base, pieces->iov_len,
+                                          MSG_DONTWAIT | MSG_NOSIGNAL)
+                                 : ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n >= 0) return {IoResult::Status::kDone, static_cast<size_t>(n)};
     if (errno != EINTR) return failed();
   }

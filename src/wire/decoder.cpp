@@ -30,7 +30,8 @@ size_t Decoder::sequence_length() {
   const size_t count = scalar<uint32_t>();
   const size_t possible = remaining() + (tensors_.size() - next_tensor_);
   if (count > possible) {
-    fail(fmt::format("a container claims {} elements, {} bytes and tensors are left", count, possible));
+    fail(fmt::format("a container claims {} elements, {} bytes and tensors are left", count,
+                     possible));
   }
   return count;
 }

@@ -3,10 +3,10 @@
 
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <optional>
+
+#include <c10/core/ScalarType.h>
 
 namespace weft::wire {
 

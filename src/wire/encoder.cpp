@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <ATen/ops/zeros_like.h>
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <limits>
 #include <new>
+
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
 
 #include "weft/codec.h"
 #include "wire/dtype.h"
@@ -69,10 +69,11 @@ Encoder::~Encoder() {
 void Encoder::grow(size_t by) {
   const auto used = static_cast<size_t>(end_ - begin_);
   if (by > kMaxPayload || used + by > kMaxPayload) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a message of more than {} bytes besides its tensors; large data travels "
-                            "as tensors",
-                            kMaxPayload));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("a message of more than {} bytes besides its tensors; large data travels "
+                    "as tensors",
+                    kMaxPayload));
   }
   const auto old = static_cast<size_t>(limit_ - begin_);
   size_t size = old ? old : kFirstBuffer;
@@ -98,7 +99,8 @@ void Encoder::tensor(const at::Tensor& tensor) {
     append_entry(entries_, entry);
     tensors_.push_back({at::Tensor(), nullptr, 0});
   } else if (!tensor.device().is_cpu()) {
-    refuse(tensor, fmt::format("it is on {}; move it to the CPU first", tensor.device().str()).c_str());
+    refuse(tensor,
+           fmt::format("it is on {}; move it to the CPU first", tensor.device().str()).c_str());
   } else if (!wire::dtype_to_wire(tensor.scalar_type())) {
     refuse(tensor, "its element type has no wire form");
   } else if (tensor.dim() > static_cast<int64_t>(wire::kMaxDimensions)) {

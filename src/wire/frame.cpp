@@ -46,7 +46,8 @@ FrameHeader read_header(const std::byte* from) {
   }
   // Three rows make a sparse tensor.
   if (header.tensors > 3 * kMaxTensors || header.bulk_bytes > kMaxBulk) {
-    Decoder::fail(fmt::format("{} tensors of {} bytes in a frame", header.tensors, header.bulk_bytes));
+    Decoder::fail(
+        fmt::format("{} tensors of {} bytes in a frame", header.tensors, header.bulk_bytes));
   }
   return header;
 }

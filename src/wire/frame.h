@@ -7,22 +7,22 @@
 
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 namespace weft::wire {
 
 enum class FrameKind : uint8_t {
-  kHello = 1,    // first frame in each direction
-  kCall = 2,     // id: the caller's number for this call
-  kReply = 3,    // id: of the call
-  kCancel = 4,   // id: of a call nobody waits for any more
-  kPing = 5,     // id: echoed
+  kHello = 1,   // first frame in each direction
+  kCall = 2,    // id: the caller's number for this call
+  kReply = 3,   // id: of the call
+  kCancel = 4,  // id: of a call nobody waits for any more
+  kPing = 5,    // id: echoed
   kPong = 6,
   kGoodbye = 7,  // no more frames follow; the body is a reason for people
 };

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "wire/frame_decoder.h"
 
-#include <ATen/core/Tensor.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "wire/received_tensor.h"
+#include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+
 #include "weft/codec.h"
+#include "wire/received_tensor.h"
 
 namespace weft::wire {
 
@@ -71,8 +71,8 @@ bool FrameDecoder::next(Frame& frame) {
   }
   if (hello_only_ && buffered() > 0 &&
       static_cast<uint8_t>(buffer_[begin_]) != static_cast<uint8_t>(FrameKind::kHello)) {
-    Decoder::fail(fmt::format("no hello: the first byte is {:#04x}",
-                              static_cast<uint8_t>(buffer_[begin_])));
+    Decoder::fail(
+        fmt::format("no hello: the first byte is {:#04x}", static_cast<uint8_t>(buffer_[begin_])));
   }
   if (buffered() < kHeaderBytes) return false;
   header_ = read_header(buffer_.get() + begin_);
@@ -162,9 +162,9 @@ void FrameDecoder::assemble(Frame& frame) {
       continue;
     }
     if (i + 2 >= rows_.size()) Decoder::fail("sparse tensor without its indices and values");
-    frame.tensors.push_back(make_received_sparse(
-        row, make_received_tensor(rows_[i + 1], std::move(storages[i + 1])),
-        make_received_tensor(rows_[i + 2], std::move(storages[i + 2]))));
+    frame.tensors.push_back(
+        make_received_sparse(row, make_received_tensor(rows_[i + 1], std::move(storages[i + 1])),
+                             make_received_tensor(rows_[i + 2], std::move(storages[i + 2]))));
     i += 2;
   }
   // The vector's memory is kept for the next frame.

@@ -17,7 +17,8 @@ namespace weft::wire {
 
 class Outbox {
  public:
-  /// Adds a frame of `prelude`, the encoder's payload and its tensors. `header`'s sizes are filled in.
+  /// Adds a frame of `prelude`, the encoder's payload and its tensors. `header`'s sizes are filled
+  /// in.
   void add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value);
   void add(FrameHeader header, std::span<const std::byte> body = {});
 

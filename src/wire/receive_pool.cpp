@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "wire/receive_pool.h"
 
-#include <c10/core/CPUAllocator.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+
+#include <c10/core/CPUAllocator.h>
+#include <fmt/format.h>
 
 #include "weft/error.h"
 

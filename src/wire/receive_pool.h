@@ -1,18 +1,18 @@
 // Memory that tensors are received into.
 //
-// Fresh pages cost more than moving the bytes that go into them, so large blocks come back here when
-// their tensor is freed and serve the next one. Blocks are mapped without being touched: memory is
-// used as bytes arrive, never because a size was claimed.
-// SPDX-License-Identifier: BSD-3-Clause
+// Fresh pages cost more than moving the bytes that go into them, so large blocks come back here
+// when their tensor is freed and serve the next one. Blocks are mapped without being touched:
+// memory is used as bytes arrive, never because a size was claimed. SPDX-License-Identifier:
+// BSD-3-Clause
 
 #pragma once
-
-#include <c10/core/Allocator.h>
 
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
+
+#include <c10/core/Allocator.h>
 
 namespace weft::wire {
 

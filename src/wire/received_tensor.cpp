@@ -37,12 +37,11 @@ void check_indices(const TensorEntry& row, const at::Tensor& indices) {
 void check_sparse(const TensorEntry& row, const at::Tensor& indices, const at::Tensor& values) {
   const int64_t sparse = row.sparse_dimensions;
   const int64_t dense = static_cast<int64_t>(row.dimensions) - sparse;
-  const bool fits = indices.defined() && values.defined() && dense >= 0 &&
-                    indices.scalar_type() == at::kLong && indices.dim() == 2 &&
-                    indices.is_contiguous() && indices.size(0) == sparse &&
-                    values.dim() == dense + 1 && values.size(0) == indices.size(1) &&
-                    values.scalar_type() == row.dtype &&
-                    values.sizes().slice(1) == row.size_list().slice(sparse);
+  const bool fits =
+      indices.defined() && values.defined() && dense >= 0 && indices.scalar_type() == at::kLong &&
+      indices.dim() == 2 && indices.is_contiguous() && indices.size(0) == sparse &&
+      values.dim() == dense + 1 && values.size(0) == indices.size(1) &&
+      values.scalar_type() == row.dtype && values.sizes().slice(1) == row.size_list().slice(sparse);
   if (!fits) Decoder::fail("indices and values do not fit their sparse tensor");
   check_indices(row, indices);
 }

@@ -5,19 +5,18 @@
 //   i64 sizes[dimensions]
 //   i64 strides[dimensions]      only with kStrided
 //
-// kUndefined: dtype, dimensions and bytes are zero. kSparse: the row has sizes and no bytes, and the
-// next two rows are its indices and values.
-// SPDX-License-Identifier: BSD-3-Clause
+// kUndefined: dtype, dimensions and bytes are zero. kSparse: the row has sizes and no bytes, and
+// the next two rows are its indices and values. SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "wire/limits.h"
 
@@ -51,7 +50,8 @@ void append_entry(std::vector<char>& out, const TensorEntry& entry);
 /// would not describe exactly `bytes` bytes of memory.
 TensorEntry read_entry(std::span<const std::byte>& in);
 
-/// Bytes from the first to behind the last element of a dense tensor; throws kBadMessage on overflow.
+/// Bytes from the first to behind the last element of a dense tensor; throws kBadMessage on
+/// overflow.
 uint64_t spanned_bytes(const TensorEntry& entry);
 
 }  // namespace weft::wire

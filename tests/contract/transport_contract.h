@@ -10,13 +10,14 @@
 
 #pragma once
 
-#include <gtest/gtest.h>
 #include <poll.h>
 
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "transport/connection.h"
 #include "transport/poller.h"
@@ -169,7 +170,8 @@ TYPED_TEST_P(TransportContract, AReceiveThatWaitsIsWokenByBytes) {
   char byte = 0;
 
   IoResult got{IoResult::Status::kWouldBlock};
-  while (got.status == IoResult::Status::kWouldBlock) got = pair.acceptor->wait_and_receive(&byte, 1);
+  while (got.status == IoResult::Status::kWouldBlock)
+    got = pair.acceptor->wait_and_receive(&byte, 1);
   sender.join();
 
   EXPECT_EQ(got.status, IoResult::Status::kDone);
@@ -281,7 +283,8 @@ TYPED_TEST_P(TransportContract, CloseFromAnotherThreadEndsAReceiveThatWaits) {
   char byte;
 
   IoResult got{IoResult::Status::kWouldBlock};
-  while (got.status == IoResult::Status::kWouldBlock) got = pair.acceptor->wait_and_receive(&byte, 1);
+  while (got.status == IoResult::Status::kWouldBlock)
+    got = pair.acceptor->wait_and_receive(&byte, 1);
   closer.join();
 
   EXPECT_EQ(got.status, IoResult::Status::kClosed);

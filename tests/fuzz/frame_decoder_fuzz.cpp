@@ -23,8 +23,8 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-// Runs `body`; true if it refused the bytes: as malformed, or because the system has no addresses for
-// what they claim. Anything else is a finding.
+// Runs `body`; true if it refused the bytes: as malformed, or because the system has no addresses
+// for what they claim. Anything else is a finding.
 template <typename F>
 bool refuses(F body) {
   try {
@@ -37,8 +37,7 @@ bool refuses(F body) {
 }
 
 size_t digest(std::span<const std::byte> bytes) {
-  return std::hash<std::string_view>()(
-      {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return std::hash<std::string_view>()({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 struct Seen {
@@ -82,8 +81,7 @@ void walk(const Frame& frame, Outcome& outcome) {
     outcome.tensor_bytes += bytes;
     contents ^= digest({static_cast<const std::byte*>(tensor.storage().data()), bytes});
   }
-  outcome.frames.push_back(
-      {frame.header.kind, frame.header.id, contents, frame.tensors.size()});
+  outcome.frames.push_back({frame.header.kind, frame.header.id, contents, frame.tensors.size()});
 }
 
 class PieceSizes {

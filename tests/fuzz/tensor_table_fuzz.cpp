@@ -126,8 +126,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(&wanted, data + 2, 2);
   const auto bytes = std::as_bytes(std::span(data, size)).subspan(4);
   const size_t table = std::min<size_t>(wanted, bytes.size());
-  expect_bad_message_at_most([&] {
-    check(data[0], data[1], bytes.first(table), bytes.subspan(table));
-  });
+  expect_bad_message_at_most(
+      [&] { check(data[0], data[1], bytes.first(table), bytes.subspan(table)); });
   return 0;
 }

@@ -119,14 +119,22 @@ void check_failed(std::span<const std::byte> bytes) {
 
 void check(uint8_t what, std::span<const std::byte> bytes) {
   switch (what % 8) {
-    case 0: return check_value<Rich>(bytes, (what >> 3) % 5);
-    case 1: return check_prelude(0, bytes);
-    case 2: return check_prelude(kNamed, bytes);
-    case 3: return check_failed(bytes);
-    case 4: return check_value<Tree>(bytes, 0);
-    case 5: return check_value<std::vector<std::map<int8_t, std::variant<Tree, Nothing>>>>(bytes, 0);
-    case 6: return check_value<std::vector<double>>(bytes, 0);
-    case 7: return check_value<std::vector<at::Tensor>>(bytes, (what >> 3) % 5);
+    case 0:
+      return check_value<Rich>(bytes, (what >> 3) % 5);
+    case 1:
+      return check_prelude(0, bytes);
+    case 2:
+      return check_prelude(kNamed, bytes);
+    case 3:
+      return check_failed(bytes);
+    case 4:
+      return check_value<Tree>(bytes, 0);
+    case 5:
+      return check_value<std::vector<std::map<int8_t, std::variant<Tree, Nothing>>>>(bytes, 0);
+    case 6:
+      return check_value<std::vector<double>>(bytes, 0);
+    case 7:
+      return check_value<std::vector<at::Tensor>>(bytes, (what >> 3) % 5);
   }
 }
 

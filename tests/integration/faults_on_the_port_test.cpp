@@ -137,10 +137,11 @@ ErrorCode outcome_of_echo_on_worker2() {
 }
 
 void require_timeout_of_echo_on_worker1() {
-  require_ending(ending_of([] {
-                   rpc_sync<echo>({"worker1", 500ms}, 1);
-                 }),
-                 {.code = ErrorCode::kTimeout, .may_have_run = true, .after = 500ms, .within = 700ms});
+  require_ending(
+      ending_of([] {
+        rpc_sync<echo>({"worker1", 500ms}, 1);
+      }),
+      {.code = ErrorCode::kTimeout, .may_have_run = true, .after = 500ms, .within = 700ms});
 }
 
 SCENARIO(faults_strangers_on_the_port) {
@@ -254,8 +255,10 @@ SCENARIO(faults_descriptor_limit) {
   // A worker without descriptors says so when it is to connect itself, and goes on.
   const ErrorCode code = rpc_sync<outcome_of_echo_on_worker2>("worker1");
   REQUIRE_THAT(code == ErrorCode::kUnavailable);
-  // The limit is that of the inner call alone: with the outer one's it would be open who notices first.
-  require_success(ending_of([] { rpc_sync<require_timeout_of_echo_on_worker1>("worker2"); }), 700ms);
+  // The limit is that of the inner call alone: with the outer one's it would be open who notices
+  // first.
+  require_success(ending_of([] { rpc_sync<require_timeout_of_echo_on_worker1>("worker2"); }),
+                  700ms);
   tell_test("nobody gets in");
   wait_for_test();  // the descriptors are back
 

@@ -14,8 +14,8 @@
 #include <gtest/gtest.h>
 
 #include "launched_program.h"
-#include "support/process_part.h"
 #include "process/worker_group.h"
+#include "support/process_part.h"
 
 namespace weft {
 namespace {

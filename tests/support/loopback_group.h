@@ -15,8 +15,9 @@ namespace weft::test {
 
 class LoopbackGroup {
  public:
-  explicit LoopbackGroup(const std::vector<std::string>& names, const Options& options = {},
-                         std::shared_ptr<base::Clock> clock = std::make_shared<base::SteadyClock>());
+  explicit LoopbackGroup(
+      const std::vector<std::string>& names, const Options& options = {},
+      std::shared_ptr<base::Clock> clock = std::make_shared<base::SteadyClock>());
   ~LoopbackGroup();
 
   Agent& operator[](size_t rank) { return *agents_[rank]; }

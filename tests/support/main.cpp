@@ -1,11 +1,11 @@
 // The main of every test program.
 // SPDX-License-Identifier: BSD-3-Clause
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <utility>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "support/process_part.h"
 
@@ -18,7 +18,8 @@ auto& parts() {
 }
 }  // namespace
 
-RegisterProcessPart::RegisterProcessPart(const char* variable, std::function<int(int, char**)> part) {
+RegisterProcessPart::RegisterProcessPart(const char* variable,
+                                         std::function<int(int, char**)> part) {
   parts().emplace_back(variable, std::move(part));
 }
 

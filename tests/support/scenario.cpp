@@ -154,9 +154,7 @@ Workers::Workers(const std::string& scenario, int world_size, const Environment&
   }
 }
 
-Workers::~Workers() {
-  processes_.clear();
-}
+Workers::~Workers() { processes_.clear(); }
 
 pid_t Workers::pid(int rank) const { return processes_.at(static_cast<size_t>(rank))->pid; }
 void Workers::signal(int rank, int number) { kill(pid(rank), number); }
@@ -189,7 +187,8 @@ bool Workers::heard(int rank, const std::string& line, std::chrono::milliseconds
         return ("\n" + process.told).find("\n" + line + "\n") != std::string::npos;
       },
       bound);
-  if (!found) std::cerr << "worker " << rank << " did not say \"" << line << "\":\n" << output(rank);
+  if (!found)
+    std::cerr << "worker " << rank << " did not say \"" << line << "\":\n" << output(rank);
   return found;
 }
 

@@ -33,9 +33,9 @@ struct RegisterScenario {
   RegisterScenario(const char* name, Scenario run);
 };
 
-#define SCENARIO(name)                                                        \
-  int name(int rank, int world_size);                                         \
-  const ::weft::test::RegisterScenario name##_registered(#name, &name);       \
+#define SCENARIO(name)                                                  \
+  int name(int rank, int world_size);                                   \
+  const ::weft::test::RegisterScenario name##_registered(#name, &name); \
   int name([[maybe_unused]] int rank, [[maybe_unused]] int world_size)
 
 /// Inside a scenario: fails the worker with a message unless `condition` holds.

@@ -13,8 +13,9 @@ class Task {
  public:
   Task() = default;
   template <typename F>
-    requires(!std::is_same_v<std::decay_t<F>, Task> && std::is_invocable_v<std::decay_t<F>&>)
-  Task(F&& body) : body_(std::make_unique<Body<std::decay_t<F>>>(std::forward<F>(body))) {}
+  requires(!std::is_same_v<std::decay_t<F>, Task> && std::is_invocable_v<std::decay_t<F>&>)
+      Task(F&& body)
+      : body_(std::make_unique<Body<std::decay_t<F>>>(std::forward<F>(body))) {}
 
   void operator()() { body_->run(); }
   explicit operator bool() const { return body_ != nullptr; }

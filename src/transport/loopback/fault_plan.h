@@ -29,7 +29,7 @@ struct Fault {
 
 /// A frame about to be delivered.
 struct FrameInFlight {
-  std::string from;     // listener address of the sender's side, "" for the connecting end
+  std::string from;  // listener address of the sender's side, "" for the connecting end
   std::string to;
   uint64_t connection;  // counted over the whole network
   bool from_connector;  // else from the accepting end

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "transport/loopback/loopback_transport.h"
 
-#include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -14,6 +13,8 @@
 #include <map>
 #include <mutex>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "transport/descriptor.h"
 #include "transport/socket_connection.h"

@@ -17,7 +17,8 @@ class LoopbackConnection;
 /// The medium that loopback transports share. Addresses are any text; "" listens on a fresh one.
 class LoopbackNetwork : public std::enable_shared_from_this<LoopbackNetwork> {
  public:
-  explicit LoopbackNetwork(std::shared_ptr<base::Clock> clock = std::make_shared<base::SteadyClock>());
+  explicit LoopbackNetwork(
+      std::shared_ptr<base::Clock> clock = std::make_shared<base::SteadyClock>());
   ~LoopbackNetwork();
 
   std::unique_ptr<Transport> transport();

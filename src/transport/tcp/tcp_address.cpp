@@ -2,12 +2,13 @@
 #include "transport/tcp/tcp_address.h"
 
 #include <arpa/inet.h>
-#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 
 #include <cstring>
 #include <memory>
+
+#include <fmt/format.h>
 
 #include "weft/error.h"
 
@@ -29,8 +30,8 @@ TcpAddress TcpAddress::parse(const std::string& text) {
     host = host.substr(1, host.size() - 2);
   }
   const std::string port = text.substr(colon + 1);
-  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != std::string::npos ||
-      std::stoi(port) > 65535) {
+  if (port.empty() || port.size() > 5 ||
+      port.find_first_not_of("0123456789") != std::string::npos || std::stoi(port) > 65535) {
     refuse(text, "port out of range");
   }
   addrinfo hints{};
@@ -50,10 +51,12 @@ TcpAddress TcpAddress::parse(const std::string& text) {
 std::string TcpAddress::text() const {
   char host[INET6_ADDRSTRLEN] = "?";
   if (storage.ss_family == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr, host, sizeof host);
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr, host,
+              sizeof host);
     return fmt::format("{}:{}", host, port());
   }
-  inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr, host, sizeof host);
+  inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr, host,
+            sizeof host);
   return fmt::format("[{}]:{}", host, port());
 }
 

@@ -2,13 +2,14 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include <fmt/format.h>
 
 #include "transport/descriptor.h"
 #include "transport/socket_connection.h"
@@ -32,8 +33,8 @@ void set_options(int socket) {
 }
 
 Descriptor open_socket(const TcpAddress& address, const char* doing) {
-  Descriptor socket(::socket(address.storage.ss_family,
-                             SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  Descriptor socket(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!socket) fail(doing, address.text());
   return socket;
 }
@@ -80,7 +81,8 @@ class TcpTransport final : public Transport {
     Descriptor socket = open_socket(wanted, "listen on");
     const int on = 1;
     setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(socket.get(), wanted.get(), wanted.size) != 0 || ::listen(socket.get(), kBacklog) != 0) {
+    if (bind(socket.get(), wanted.get(), wanted.size) != 0 ||
+        ::listen(socket.get(), kBacklog) != 0) {
       fail("listen on", text);
     }
     TcpAddress bound;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "base/crew.h"
 
-#include <gtest/gtest.h>
-
 #include <deque>
 #include <functional>
 #include <latch>
 #include <set>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "weft/future.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "weft/future.h"
 
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 namespace weft {
 namespace {
@@ -193,7 +193,8 @@ TEST(Then, AnErrorOfTheInnerFutureIsTheOutcome) {
 
 TEST(Then, AnInnerValueThatCannotBeCopiedIsAnError) {
   Promise<Uncopyable> inner;
-  const Future<Uncopyable> flat = make_ready_future(1).then([&inner](int) { return inner.future(); });
+  const Future<Uncopyable> flat =
+      make_ready_future(1).then([&inner](int) { return inner.future(); });
 
   inner.set_value(Uncopyable());
 

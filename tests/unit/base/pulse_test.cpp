@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "base/pulse.h"
 
-#include <gtest/gtest.h>
-
 #include <latch>
 #include <semaphore>
+
+#include <gtest/gtest.h>
 
 namespace weft::base {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "observe/histogram.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace weft::observe {
 namespace {
@@ -26,7 +26,8 @@ TEST(Histogram, AQuantileIsAnUpperBoundAtMostAQuarterTooHigh) {
 
     for (const double p : {0.0, 0.5, 1.0}) {
       ASSERT_GE(histogram.quantile(p), static_cast<uint64_t>(value));
-      ASSERT_LE(static_cast<double>(histogram.quantile(p)), 1.25 * static_cast<double>(value)) << value;
+      ASSERT_LE(static_cast<double>(histogram.quantile(p)), 1.25 * static_cast<double>(value))
+          << value;
     }
   }
 }
@@ -37,7 +38,8 @@ TEST(Histogram, QuantilesOfManySamplesAreAsGood) {
   Histogram histogram;
   std::vector<int64_t> samples(100'000);
 
-  for (int64_t& sample : samples) histogram.record(sample = 1 + static_cast<int64_t>(latency(random)));
+  for (int64_t& sample : samples)
+    histogram.record(sample = 1 + static_cast<int64_t>(latency(random)));
   std::sort(samples.begin(), samples.end());
 
   EXPECT_EQ(histogram.count(), samples.size());

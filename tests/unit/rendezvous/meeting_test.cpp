@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rendezvous/meeting.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "weft/error.h"
 
@@ -51,8 +52,8 @@ std::vector<Outcome> meet_all(const std::string& method, const std::vector<std::
   for (size_t i = 0; i < names.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
-        outcomes[i].group = meet(
-            {method, static_cast<int>(i), static_cast<int>(names.size()), 30s}, member(names[i]));
+        outcomes[i].group = meet({method, static_cast<int>(i), static_cast<int>(names.size()), 30s},
+                                 member(names[i]));
       } catch (const Error& error) {
         outcomes[i].error = error.what();
       }
@@ -146,8 +147,8 @@ TEST(Meeting, NamesTheRanksThatDidNotCome) {
 }
 
 TEST(Meeting, AnUnknownMethodIsRefused) {
-  for (const char* method : {"http://x", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:70000",
-                             "file://", ""}) {
+  for (const char* method :
+       {"http://x", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:70000", "file://", ""}) {
     try {
       meet({method, 0, 1, 1s}, member("a"));
       ADD_FAILURE() << method;

@@ -114,8 +114,8 @@ TEST(Behaviour02_InvalidDestinations, AreMistakesOfTheCaller) {
   Agent& agent = group[0];
   const WorkerInfo wrong_rank{"b", 0};
   const WorkerInfo wrong_name{"c", 1};
-  const Destination wrong[] = {
-      "nobody", "", -1, 2, 30000, wrong_rank, wrong_name, Destination("b", -1ns)};
+  const Destination wrong[] = {"nobody", "",         -1,         2,
+                               30000,    wrong_rank, wrong_name, Destination("b", -1ns)};
 
   for (const Destination& to : wrong) {
     EXPECT_THAT([&] { agent.sync<twice>(to, 1); }, fails_with(ErrorCode::kInvalidArgument));

@@ -83,7 +83,8 @@ TEST(Gathering, TheLeaderIsAnsweredLast) {
   Numbers numbers;
   std::vector<std::string> order;
   for (const std::string who : {"a", "b", "c"}) {
-    numbers.on_arrival(kSet, 1, who, 0, [&order, who](const Numbers::All&) { order.push_back(who); });
+    numbers.on_arrival(kSet, 1, who, 0,
+                       [&order, who](const Numbers::All&) { order.push_back(who); });
   }
 
   EXPECT_EQ(order.back(), "a");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/link.h"
 
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <thread>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
 
 #include "transport/loopback/loopback_transport.h"
 #include "transport/poller.h"

@@ -1,11 +1,11 @@
-// One fault in one frame of a short sequence of calls, for every kind of fault and every frame: each
-// call has exactly one outcome in time, and afterwards calls work again.
+// One fault in one frame of a short sequence of calls, for every kind of fault and every frame:
+// each call has exactly one outcome in time, and afterwards calls work again.
 // SPDX-License-Identifier: BSD-3-Clause
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <semaphore>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "support/loopback_group.h"
 #include "weft/log.h"
@@ -111,13 +111,9 @@ TEST(SingleFault, ADroppedConnectionCostsOneCall) {
   run_all(in_every_frame({Kind::kDropConnection}, 1));
 }
 
-TEST(SingleFault, ATruncatedFrameCostsOneCall) {
-  run_all(in_every_frame({Kind::kTruncate}, 1));
-}
+TEST(SingleFault, ATruncatedFrameCostsOneCall) { run_all(in_every_frame({Kind::kTruncate}, 1)); }
 
-TEST(SingleFault, ADuplicatedFrameCostsOneCall) {
-  run_all(in_every_frame({Kind::kDuplicate}, 1));
-}
+TEST(SingleFault, ADuplicatedFrameCostsOneCall) { run_all(in_every_frame({Kind::kDuplicate}, 1)); }
 
 TEST(SingleFault, AFlippedBitIsSurvivedWhereverItIs) {
   // Kind, flags, tensors, body bytes, id, bulk bytes, then the body.

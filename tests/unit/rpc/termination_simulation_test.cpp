@@ -1,11 +1,11 @@
 // Termination under random interleavings: workers that call each other in chains, messages that
 // overtake each other, workers that die. A seed that fails is printed.
 // SPDX-License-Identifier: BSD-3-Clause
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <random>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "rpc/termination.h"
 
@@ -16,7 +16,7 @@ struct Message {
   enum class Kind { kCall, kReply, kReport, kVerdict } kind;
   int from, to;
   int depth = 0;
-  size_t task = 0;        // kCall: the caller's task that waits for it, kNoTask: nobody; kReply: same
+  size_t task = 0;  // kCall: the caller's task that waits for it, kNoTask: nobody; kReply: same
   uint64_t activity = 0;  // kReport
   bool finished = false;  // kVerdict
 };
@@ -47,7 +47,9 @@ struct Worker {
 class Simulation {
  public:
   Simulation(uint32_t seed, bool with_deaths)
-      : random_(seed), workers_(2 + random_() % 5), termination_(static_cast<int>(workers_.size())),
+      : random_(seed),
+        workers_(2 + random_() % 5),
+        termination_(static_cast<int>(workers_.size())),
         deaths_left_(with_deaths ? static_cast<int>(random_() % workers_.size()) : 0) {
     for (Worker& worker : workers_) worker.calls_left = static_cast<int>(random_() % 6);
   }
@@ -71,12 +73,18 @@ class Simulation {
     const int rank = pick(workers_.size());
     Worker& worker = workers_[static_cast<size_t>(rank)];
     switch (pick(8)) {
-      case 0: return run_program(rank, worker);
-      case 1: return report_if_idle(rank, worker);
-      case 2: return work(rank, worker);
-      case 3: return die_perhaps(rank, worker);
-      case 4: return notice_a_death();
-      default: return deliver_any();
+      case 0:
+        return run_program(rank, worker);
+      case 1:
+        return report_if_idle(rank, worker);
+      case 2:
+        return work(rank, worker);
+      case 3:
+        return die_perhaps(rank, worker);
+      case 4:
+        return notice_a_death();
+      default:
+        return deliver_any();
     }
   }
 

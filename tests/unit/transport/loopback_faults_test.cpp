@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <gtest/gtest.h>
-
 #include <map>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "transport/loopback/loopback_transport.h"
 #include "wire/frame.h"
@@ -34,7 +34,7 @@ class LoopbackFaults : public testing::Test {
   }
 
   static std::string frame(uint64_t id, const std::string& body = "") {
-    const wire::FrameHeader header{wire::FrameKind::kGoodbye, 0, 0,
+    const wire::FrameHeader header{wire::FrameKind::kGoodbye,          0,  0,
                                    static_cast<uint32_t>(body.size()), id, 0};
     return std::string(reinterpret_cast<const char*>(&header), sizeof header) + body;
   }

@@ -130,7 +130,8 @@ TEST(Codec, ContainersOfTensorsComeBackUnchanged) {
 }
 
 TEST(Codec, StructsOfTensorsComeBackUnchanged) {
-  const std::vector<Batch> batches{{at::ones({2}), {at::zeros({1}), at::ones({1})}}, {at::ones({3}), {}}};
+  const std::vector<Batch> batches{{at::ones({2}), {at::zeros({1}), at::ones({1})}},
+                                   {at::ones({3}), {}}};
 
   const auto back = there_and_back(batches);
 
@@ -200,14 +201,22 @@ std::string description() {
 
 TEST(TypeDescription, TellsEncodingsApart) {
   const std::set<std::string> all{
-      description<int32_t>(),          description<uint32_t>(),
-      description<float>(),            description<bool>(),
-      description<std::string>(),      description<at::Tensor>(),
-      description<std::vector<int>>(), description<std::optional<int>>(),
-      description<Point>(),            description<Tree>(),
-      description<Empty>(),            description<std::array<int, 2>>(),
-      description<std::array<int, 3>>(), description<std::chrono::seconds>(),
-      description<std::chrono::milliseconds>(), description<std::variant<int, bool>>(),
+      description<int32_t>(),
+      description<uint32_t>(),
+      description<float>(),
+      description<bool>(),
+      description<std::string>(),
+      description<at::Tensor>(),
+      description<std::vector<int>>(),
+      description<std::optional<int>>(),
+      description<Point>(),
+      description<Tree>(),
+      description<Empty>(),
+      description<std::array<int, 2>>(),
+      description<std::array<int, 3>>(),
+      description<std::chrono::seconds>(),
+      description<std::chrono::milliseconds>(),
+      description<std::variant<int, bool>>(),
       description<std::variant<bool, int>>(),
   };
 

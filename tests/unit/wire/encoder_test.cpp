@@ -49,9 +49,9 @@ std::string refusal(const at::Tensor& tensor) {
 }
 
 TEST(Encoder, EveryDenseTypeTravels) {
-  for (const auto type : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf,
-                          at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble, at::kBool,
-                          at::kBFloat16}) {
+  for (const auto type :
+       {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble,
+        at::kComplexFloat, at::kComplexDouble, at::kBool, at::kBFloat16}) {
     const at::Tensor tensor = at::arange(6).to(type).view({2, 3});
 
     const at::Tensor back = there_and_back(tensor);
@@ -64,8 +64,9 @@ TEST(Encoder, EveryDenseTypeTravels) {
 TEST(Encoder, EveryShapeTravels) {
   const at::Tensor grid = at::arange(10'000).view({100, 100});
   for (const at::Tensor& tensor :
-       {at::tensor(5), at::empty({0}), at::empty({3, 0, 2}), at::ones(at::IntArrayRef(std::vector<int64_t>(16, 1))),
-        grid, grid.t(), grid.narrow(1, 3, 50), grid.select(1, 7), at::ones({1}).expand({50, 60}),
+       {at::tensor(5), at::empty({0}), at::empty({3, 0, 2}),
+        at::ones(at::IntArrayRef(std::vector<int64_t>(16, 1))), grid, grid.t(),
+        grid.narrow(1, 3, 50), grid.select(1, 7), at::ones({1}).expand({50, 60}),
         grid.slice(0, 0, 100, 2), at::arange(9).unfold(0, 3, 1)}) {
     const at::Tensor back = there_and_back(tensor);
 
@@ -85,7 +86,8 @@ TEST(Encoder, ViewsThatAreComputedTravelAsValues) {
   const at::Tensor complex = at::complex(at::ones({4}), at::arange(4).to(at::kFloat));
 
   EXPECT_TRUE(at::equal(there_and_back(complex.conj()), complex.conj().resolve_conj()));
-  EXPECT_TRUE(at::equal(there_and_back(at::imag(complex.conj())), at::imag(complex.conj()).clone()));
+  EXPECT_TRUE(
+      at::equal(there_and_back(at::imag(complex.conj())), at::imag(complex.conj()).clone()));
   EXPECT_TRUE(at::equal(there_and_back(at::_efficientzerotensor({3})), at::zeros({3})));
 }
 

@@ -101,7 +101,8 @@ Bytes everything() {
       .frame({FrameKind::kHello, 0, 0, 0, kHelloMagic}, "who")
       .frame({FrameKind::kPing, 0, 0, 0, 3})
       .tensors({FrameKind::kCall, 0, 0, 0, 1}, {at::arange(5), at::Tensor(), at::empty({0, 3})})
-      .tensors({FrameKind::kReply, 0, 0, 0, 2}, {at::arange(9000), at::arange(2), sparse, at::arange(40)})
+      .tensors({FrameKind::kReply, 0, 0, 0, 2},
+               {at::arange(9000), at::arange(2), sparse, at::arange(40)})
       .frame({FrameKind::kReply, kFailed, 0, 0, 4}, std::string(70'000, 'x'))
       .tensors({FrameKind::kReply, 0, 0, 0, 5}, {at::Tensor(), at::arange(50'000)})
       .frame({FrameKind::kGoodbye}, "bye")
@@ -166,7 +167,8 @@ TEST(FrameDecoder, KnowsWhetherItStandsBetweenFrames) {
 }
 
 TEST(FrameDecoder, ALargeBodyDoesNotStayAllocated) {
-  const Bytes bytes = Stream().frame({FrameKind::kReply, kFailed}, std::string(1 << 20, 'x')).bytes();
+  const Bytes bytes =
+      Stream().frame({FrameKind::kReply, kFailed}, std::string(1 << 20, 'x')).bytes();
   FrameDecoder decoder(pool());
 
   feed(decoder, bytes, SIZE_MAX);

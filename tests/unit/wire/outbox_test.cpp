@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "wire/outbox.h"
 
+#include <array>
+
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
-
-#include <array>
 
 namespace weft::wire {
 namespace {
@@ -146,7 +146,8 @@ TEST(Outbox, APartialWriteMayEndAtAnyByte) {
     Outbox& outbox = mixture.outbox();
     outbox.consume(end);
     ASSERT_EQ(outbox.bytes(), whole.size() - end);
-    ASSERT_EQ(drain(outbox, SIZE_MAX, 64), Bytes(whole.begin() + static_cast<long>(end), whole.end()))
+    ASSERT_EQ(drain(outbox, SIZE_MAX, 64),
+              Bytes(whole.begin() + static_cast<long>(end), whole.end()))
         << "cut at " << end;
   }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "wire/receive_pool.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "weft/error.h"
 
@@ -99,7 +99,8 @@ TEST(ReceivePool, ManyThreadsMayAllocateAndFree) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&pool, t] {
       for (int i = 0; i < 200; ++i) {
-        const c10::DataPtr memory = pool->allocate(kMegabyte / 2 + static_cast<size_t>(i % 7) * 50'000);
+        const c10::DataPtr memory =
+            pool->allocate(kMegabyte / 2 + static_cast<size_t>(i % 7) * 50'000);
         static_cast<char*>(memory.get())[0] = static_cast<char>(t);
         ASSERT_EQ(static_cast<char*>(memory.get())[0], static_cast<char>(t));
       }
