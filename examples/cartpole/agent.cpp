@@ -2,7 +2,7 @@
 #include "agent.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -35,13 +35,11 @@ TORCH_MODULE(Policy);
 class Chance {
  public:
   explicit Chance(uint64_t seed) : engine_(seed) {}
-  torch::Tensor dropout(int64_t rows) {
+  void draw_dropout(std::vector<float>& factors) {
     constexpr double kKept = 1 - kDropout;
     std::bernoulli_distribution keeps(kKept);
-    torch::Tensor factors = torch::empty({rows, kHidden});
-    std::generate_n(factors.data_ptr<float>(), factors.numel(),
+    std::generate_n(std::back_inserter(factors), kHidden,
                     [&] { return keeps(engine_) ? static_cast<float>(1 / kKept) : 0.0F; });
-    return factors;
   }
   int64_t pick(const float* probabilities) {
     return std::discrete_distribution<int64_t>(probabilities, probabilities + 2)(engine_);
@@ -51,10 +49,13 @@ class Chance {
   std::mt19937 engine_;
 };
 
-torch::Tensor tensor_of(const std::vector<CartPole::State>& states) {
-  torch::Tensor tensor = torch::empty({static_cast<int64_t>(states.size()), 4});
-  std::memcpy(tensor.data_ptr(), states.data(), states.size() * sizeof(CartPole::State));
-  return tensor;
+// Without a copy: `rows` must outlive it.
+torch::Tensor view_of(std::vector<CartPole::State>& rows) {
+  return torch::from_blob(rows.data(), {static_cast<int64_t>(rows.size()), 4});
+}
+torch::Tensor view_of(std::vector<float>& dropouts) {
+  return torch::from_blob(dropouts.data(),
+                          {static_cast<int64_t>(dropouts.size()) / kHidden, kHidden});
 }
 
 template <typename T>
@@ -65,7 +66,7 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 // What one observer saw and was told in this episode, as the training step needs it.
 struct Episode {
   std::vector<CartPole::State> states;
-  std::vector<torch::Tensor> dropouts;
+  std::vector<float> dropouts;  // kHidden a step
   std::vector<int64_t> actions;
   std::vector<double> rewards;
 };
@@ -138,19 +139,21 @@ void Agent::answer_if_all_asked(std::unique_lock<std::mutex>& lock) {
 std::vector<int64_t> Agent::choose(const std::vector<int>& observers,
                                    const std::vector<CartPole::State>& states) {
   const c10::InferenceMode no_graph;
-  const auto rows = static_cast<int64_t>(states.size());
-  const torch::Tensor dropout = learning_->chance.dropout(rows);
-  const torch::Tensor probabilities = learning_->policy(tensor_of(states), dropout);
-  std::vector<int64_t> actions;
-  for (int64_t i = 0; i < rows; ++i) {
-    const auto at = static_cast<size_t>(i);
-    actions.push_back(learning_->chance.pick(probabilities.data_ptr<float>() + 2 * i));
-    Episode& episode = learning_->episodes.at(observers[at]);
-    episode.states.push_back(states[at]);
-    episode.dropouts.push_back(rows == 1 ? dropout : dropout.narrow(0, i, 1));
-    episode.actions.push_back(actions.back());
+  Episode step;  // of every observer that asks
+  step.states = states;
+  for (size_t i = 0; i < states.size(); ++i) learning_->chance.draw_dropout(step.dropouts);
+  const torch::Tensor probabilities =
+      learning_->policy(view_of(step.states), view_of(step.dropouts));
+  const auto* row = probabilities.data_ptr<float>();
+  for (size_t i = 0; i < states.size(); ++i, row += 2) {
+    step.actions.push_back(learning_->chance.pick(row));
+    Episode& episode = learning_->episodes.at(observers[i]);
+    const auto dropout = step.dropouts.begin() + static_cast<long>(i) * kHidden;
+    episode.states.push_back(states[i]);
+    episode.dropouts.insert(episode.dropouts.end(), dropout, dropout + kHidden);
+    episode.actions.push_back(step.actions.back());
   }
-  return actions;
+  return step.actions;
 }
 
 double Agent::run_episode(const std::vector<weft::RRef<Observer>>& observers,
@@ -164,7 +167,7 @@ double Agent::run_episode(const std::vector<weft::RRef<Observer>>& observers,
     // Waiting for what then() returns means that on_observer_done() has run, too.
     episodes.push_back(observer.within(std::chrono::minutes(5))
                            .rpc_async<&Observer::run_episode>(self)
-                           .then([this] { on_observer_done(); }));
+                           .then([agent = shared_from_this()] { agent->on_observer_done(); }));
   }
   wait_all(episodes);
   return finish_episode();
@@ -191,8 +194,7 @@ double Agent::finish_episode() {
     returns[i] = sum = all.rewards[i] + options_.gamma * sum;
   torch::Tensor weights = torch::tensor(returns, torch::kFloat);
   weights = (weights - weights.mean()) / (weights.std() + std::numeric_limits<float>::epsilon());
-  const torch::Tensor probabilities =
-      learning_->policy(tensor_of(all.states), torch::cat(all.dropouts));
+  const torch::Tensor probabilities = learning_->policy(view_of(all.states), view_of(all.dropouts));
   const torch::Tensor chosen = torch::tensor(all.actions).unsqueeze(1);
   const torch::Tensor loss = (-probabilities.gather(1, chosen).squeeze(1).log() * weights).sum();
   learning_->optimizer.zero_grad();

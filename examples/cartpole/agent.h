@@ -21,7 +21,7 @@ struct AgentOptions {
   bool batch = false;
 };
 
-class Agent {
+class Agent : public std::enable_shared_from_this<Agent> {
  public:
   Agent(const AgentOptions& options, int observers);
   ~Agent();

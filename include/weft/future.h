@@ -57,7 +57,8 @@ class Future {
   using value_type = T;
 
   /// Waits for the outcome: returns the value or throws the error. A call's future always has one
-  /// by its deadline. May be called any number of times.
+  /// by its deadline; with references in its value, a lease later at most. May be called any number
+  /// of times.
   T wait() const& {
     state().wait_until(std::nullopt);
     return get_copy();

@@ -25,8 +25,6 @@ struct Options {
 
   // Deadline of calls that are given none; zero: as long as the peer lives.
   Timeout default_timeout = std::chrono::seconds(60);
-  // How long a graceful shutdown() waits for workers that it cannot reach.
-  Timeout shutdown_timeout = std::chrono::seconds(30);
 
   // Handlers that run at the same time; blocked ones do not count.
   size_t handler_threads = 16;

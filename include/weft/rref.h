@@ -58,21 +58,14 @@ class RRefTarget {
  public:
   RRefTarget() = default;
   explicit RRefTarget(const RRefId& id) : id_(id) {}
-  explicit RRefTarget(Ref<RRefObject> object) : use_(std::make_shared<Use>(std::move(object))) {}
+  explicit RRefTarget(RRefUse use) : use_(std::make_shared<RRefUse>(std::move(use))) {}
 
   const RRefId& id() const { return id_; }
-  T& value() const { return *static_cast<T*>(use_->object->value()); }
+  T& value() const { return *static_cast<T*>(use_->object().value()); }
 
  private:
-  struct Use {
-    explicit Use(Ref<RRefObject> used) : object(std::move(used)) {}
-    ~Use() {
-      if constexpr (serialized<T>) object->turns().end();
-    }
-    Ref<RRefObject> object;
-  };
   RRefId id_;
-  std::shared_ptr<Use> use_;
+  std::shared_ptr<RRefUse> use_;
 };
 
 /// The object a call is to make: filled, or failed when the last copy goes.
@@ -456,7 +449,9 @@ RRef<T> remote(const Destination& to, Args&&... args) {
 template <typename T>
 struct Codec<RRef<T>> {
   static void encode(Encoder& out, const RRef<T>& rref) { detail::encode_rref(out, rref.handle_); }
-  static RRef<T> decode(Decoder& in) { return RRef<T>(detail::decode_rref(in)); }
+  static RRef<T> decode(Decoder& in) {
+    return RRef<T>(detail::decode_rref(in, detail::rref_type<T>()));
+  }
   static void describe(TypeDescription& out) {
     out.add((std::string("R") + typeid(T).name()).c_str());
   }

@@ -216,8 +216,9 @@ void Peer::settle_reply(Call& call, wire::Frame& frame) {
     }
   } catch (const std::exception& error) {
     counters_.failed.add();
+    const auto* typed = dynamic_cast<const Error*>(&error);
     future.settle_error(
-        Error(ErrorCode::kBadMessage,
+        Error(typed ? typed->code() : ErrorCode::kBadMessage,
               fmt::format("the result of {} on {} does not decode: {}",
                           Access::function(call)->name, member_.info.name, error.what())),
         &runtime_->io);

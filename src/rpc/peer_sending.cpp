@@ -65,7 +65,9 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
     fail(call, *closed_because_);
     return true;
   }
-  if (!has_room(terms, Access::bytes(call)) && !wait_for_room(lock, terms, Access::bytes(call))) {
+  // What keeps leases alive and finds out who is gone does not queue behind users' calls.
+  if (!is_reserved(function) && !has_room(terms, Access::bytes(call)) &&
+      !wait_for_room(lock, terms, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
     lock.unlock();
     fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));

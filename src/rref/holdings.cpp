@@ -31,6 +31,7 @@ Holdings::Session& Holdings::session(Worker owner, base::Time now) {
     session.sequence = 0;
     session.sure_until = base::Time{};
   }
+  session.owner_lost = false;
   return session;
 }
 
@@ -110,7 +111,6 @@ void Holdings::forget_if_idle(Session& its, std::map<RRefId, Entry>::iterator fo
 void Holdings::accept(Worker sender, const RRefId& id, base::Time now) {
   Session& its = session(sender, now);
   its.queue.push_back({Kind::kAccept, id});
-  its.urgent = true;
 }
 
 std::optional<Holdings::State> Holdings::state(const RRefId& id) const {
@@ -120,13 +120,20 @@ std::optional<Holdings::State> Holdings::state(const RRefId& id) const {
   return found == its->entries.end() ? std::nullopt : std::optional(found->second.state);
 }
 
+bool Holdings::is_dropped_creation(const RRefId& id) const {
+  const Session* its = find(id.owner);
+  if (!its) return false;
+  auto found = its->entries.find(id);
+  return found != its->entries.end() && found->second.holds == 0 && found->second.creation_open;
+}
+
 base::Time Holdings::sure_until(const RRefId& id) const {
   const Session* its = find(id.owner);
   return its ? its->sure_until : base::Time{};
 }
 
 bool Holdings::renewal_due(const Session& its, base::Time now) const {
-  return !its.entries.empty() && now >= renew_at(its);
+  return !its.entries.empty() && !its.owner_lost && now >= renew_at(its);
 }
 
 std::optional<SessionMessage> Holdings::next_message(Worker owner, base::Time now) {
@@ -203,7 +210,7 @@ void Holdings::begin_epoch(Session& its, Changes& changes) {
   if (unanswered) keep_acceptances(unanswered->steps);
   keep_acceptances(its.queue);
   its.queue = std::move(again);
-  its.urgent = !its.queue.empty();
+  its.urgent = std::any_of(its.queue.begin(), its.queue.end(), registers);
 }
 
 void Holdings::on_owner_lost(Worker owner, Changes& changes) {
@@ -211,6 +218,12 @@ void Holdings::on_owner_lost(Worker owner, Changes& changes) {
   if (!its) return;
   its->unanswered.reset();
   its->queue.clear();
+  its->urgent = false;
+  its->owner_lost = true;
+  // Should it live after all, it ends what we have given up when it hears of a new epoch.
+  ++its->epoch;
+  its->sequence = 0;
+  its->sure_until = base::Time{};
   for (auto entry = its->entries.begin(); entry != its->entries.end();) {
     auto current = entry++;
     Entry& held = current->second;
@@ -231,8 +244,9 @@ std::vector<Worker> Holdings::talkative(base::Time now, Say what) const {
 }
 
 bool Holdings::has_unsaid() const {
-  return std::any_of(sessions_.begin(), sessions_.end(),
-                     [](const auto& each) { return !each.second.queue.empty(); });
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) {
+    return !each.second.queue.empty() && !each.second.unanswered;
+  });
 }
 
 bool Holdings::has_unfinished() const {
@@ -245,7 +259,8 @@ bool Holdings::has_unfinished() const {
 base::Time Holdings::next() const {
   base::Time earliest = base::Time::max();
   for (const auto& [owner, its] : sessions_) {
-    if (!its.entries.empty() && !its.unanswered) earliest = std::min(earliest, renew_at(its));
+    if (!its.entries.empty() && !its.owner_lost && !its.unanswered)
+      earliest = std::min(earliest, renew_at(its));
   }
   return earliest;
 }

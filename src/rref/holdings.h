@@ -52,6 +52,8 @@ class Holdings {
   void accept(Worker sender, const RRefId& id, base::Time now);
 
   std::optional<State> state(const RRefId& id) const;
+  /// Whether only the outcome of its creation is waited for.
+  bool is_dropped_creation(const RRefId& id) const;
   /// Until when the owner surely counts us among the holders.
   base::Time sure_until(const RRefId& id) const;
 
@@ -66,8 +68,9 @@ class Holdings {
   void on_owner_lost(Worker owner, Changes& changes);
 
   enum class Say { kEverything, kWhatSomebodyWaitsFor };
-  /// Owners to whom something is to be said now. For releases nobody waits.
+  /// Owners to whom something is to be said now. For releases and acceptances nobody waits.
   std::vector<Worker> talkative(base::Time now, Say what = Say::kEverything) const;
+  /// Whether something could be said that has not been.
   bool has_unsaid() const;
   /// Whether anything but a renewal is unsaid or unanswered.
   bool has_unfinished() const;
@@ -94,7 +97,8 @@ class Holdings {
     base::Time spoke{};       // when a creation or a message was sent last
     base::Time sure_until{};  // when the lease runs out that the last answer proves
     std::vector<Step> queue;
-    bool urgent = false;  // there is more than releases in it
+    bool urgent = false;      // there is a registration in it
+    bool owner_lost = false;  // and nothing was begun with it since
     std::map<RRefId, Entry> entries;
   };
 

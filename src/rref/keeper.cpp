@@ -61,7 +61,7 @@ Ref<RRefHandle> Keeper::make_local(const detail::RRefType& type) {
     const RRefId id{self(), self(), 0, next_local_++};
     object = detail::make_ref<RRefObject>(weak_from_this(), id);
   }
-  object->set_type(type);
+  object->expect_type(type);
   return detail::make_ref<RRefHandle>(weak_from_this(), runtime_->self().info, object->id(),
                                       object);
 }
@@ -84,9 +84,7 @@ Ref<RRefHandle> Keeper::make_remote(int owner_rank) {
 
 // Under the lock: the object with this id, made if there is none yet.
 Ref<RRefObject> Keeper::object_for(const RRefId& id) {
-  auto found = objects_.find(id);
-  if (found != objects_.end() && found->second->try_add_ref())
-    return Ref<RRefObject>::adopt(found->second);
+  if (Ref<RRefObject> object = find_existing(id)) return object;
   auto object = detail::make_ref<RRefObject>(weak_from_this(), id);
   objects_[id] = object.get();
   ledger_.begin_local(id);
@@ -109,7 +107,8 @@ void Keeper::encode(Encoder& out, const Ref<RRefHandle>& handle) {
   out.keep(handle);
 }
 
-Ref<RRefHandle> Keeper::decode(Decoder& in, detail::Arrival& arrival) {
+Ref<RRefHandle> Keeper::decode(Decoder& in, detail::Arrival& arrival,
+                               const detail::RRefType& type) {
   const auto kind = in.scalar<uint8_t>();
   if (kind == 0) return {};
   if (kind > 2) Decoder::fail(fmt::format("a reference of kind {}", kind));
@@ -120,36 +119,65 @@ Ref<RRefHandle> Keeper::decode(Decoder& in, detail::Arrival& arrival) {
                 fmt::format("reference {} is to an object of a worker that is not in this group",
                             text(id)));
   }
+  const bool in_reply = arrival.kind() == detail::Arrival::Kind::kReply;
+  const Worker sender = worker(arrival.from().id);
   const WorkerInfo& info = runtime_->group.members[static_cast<size_t>(owner)].info;
   if (owner == runtime_->self().info.id) {
-    Ref<RRefObject> object = find(id);
+    if (in_reply) accept(sender, id);
+    // What comes in a reply may overtake the creation, which came another way.
+    Ref<RRefObject> object = kind == 2 ? find_or_await(id) : find(id);
+    object->expect_type(type);
     return detail::make_ref<RRefHandle>(weak_from_this(), info, id, std::move(object));
   }
-  const base::Time now = runtime_->clock->now();
   Lock lock(mutex_);
-  const Holdings::State state = holdings_.arrive(id, kind == 2, now);
+  check_not_stopped();
+  const Holdings::State state = holdings_.arrive(id, kind == 2, runtime_->clock->now());
   // From here on the handle answers for the hold.
   const auto handle = detail::make_ref<RRefHandle>(weak_from_this(), info, id, Ref<RRefObject>());
   const bool waits = state == Holdings::State::kRegistering || state == Holdings::State::kCreating;
+  std::optional<Future<void>> confirmed, creating;
+  if (waits) confirmed = confirmation(id);
+  if (auto found = creations_.find(id); waits && found != creations_.end())
+    creating = found->second;
+  lock.unlock();
+  if (creating) watch_creation(id, *creating);
+  if (waits) {
+    // Who sent it in a reply holds it for us until we have registered, or cannot.
+    if (in_reply) {
+      confirmed->on_ready([weak = weak_from_this(), sender, id](const Future<void>&) {
+        if (auto keeper = weak.lock()) keeper->accept(sender, id);
+      });
+    }
+    arrival.wait_for(std::move(*confirmed));
+    talk_soon();
+  } else if (in_reply) {
+    accept(sender, id);
+  }
   if (state == Holdings::State::kLost) {
-    lock.unlock();
     throw Error(ErrorCode::kRRefLost,
                 fmt::format("the object {} on {} is lost", text(id), info.name));
   }
-  std::optional<Future<void>> confirmed;
-  if (waits) confirmed = confirmation(id);
-  auto creation = creations_.find(id);
-  const std::optional<Future<void>> creating =
-      waits && creation != creations_.end() ? std::optional(creation->second) : std::nullopt;
-  // Who sent it in a reply holds it for us until we have registered.
-  const bool accept =
-      arrival.kind() == detail::Arrival::Kind::kReply && (arrival.from().id != owner || !waits);
-  if (accept) holdings_.accept(worker(arrival.from().id), id, now);
-  lock.unlock();
-  if (creating) watch_creation(id, *creating);
-  if (confirmed) arrival.wait_for(std::move(*confirmed));
-  if (waits || accept) talk_soon();
   return handle;
+}
+
+// Tells a sender that it need not hold for us what came in its reply.
+void Keeper::accept(Worker sender, const RRefId& id) {
+  {
+    Lock lock(mutex_);
+    if (stopped_) return;
+    holdings_.accept(sender, id, runtime_->clock->now());
+  }
+  talk_before_long();
+}
+
+// Nobody waits for releases and acceptances: those of the next moment travel together.
+void Keeper::talk_before_long() {
+  if (!release_waits_.exchange(true)) set_timer();
+}
+
+// Under the lock.
+void Keeper::check_not_stopped() const {
+  if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
 }
 
 // Under the lock.
@@ -176,8 +204,12 @@ void Keeper::on_handle_gone(const RRefId& id, const std::optional<Future<void>>&
     Lock lock(mutex_);
     if (stopped_) return;
     holdings_.drop(id);
+    // The call that was to make it could not even be started.
+    Holdings::Changes nobody_waits;
+    if (!creation && !creations_.contains(id) && holdings_.is_dropped_creation(id))
+      holdings_.on_created(id, Holdings::CreationOutcome::kUnknown, nobody_waits);
   }
-  if (!release_waits_.exchange(true)) set_timer();
+  talk_before_long();
 }
 
 // The outcome of a creation is wanted only now and then; until then nobody is woken for it.
@@ -210,10 +242,36 @@ void Keeper::on_created(const RRefId& id, const Future<void>& creation) {
 
 Ref<RRefObject> Keeper::find(const RRefId& id) {
   Lock lock(mutex_);
-  auto found = objects_.find(id);
-  if (found != objects_.end() && found->second->try_add_ref()) {
-    return Ref<RRefObject>::adopt(found->second);
+  if (Ref<RRefObject> object = find_existing(id)) return object;
+  lose(id);
+}
+
+Ref<RRefObject> Keeper::find_or_await(const RRefId& id) {
+  const base::Time now = runtime_->clock->now();
+  Ref<RRefObject> object;
+  {
+    Lock lock(mutex_);
+    object = find_existing(id);
+    if (!object) {
+      if (!ledger_.await_local(id, now)) lose(id);
+      object = object_for(id);
+    }
   }
+  set_timer_by(now + lease_);
+  return object;
+}
+
+// Under the lock. An object whose last reference is going at this moment is gone.
+Ref<RRefObject> Keeper::find_existing(const RRefId& id) {
+  auto found = objects_.find(id);
+  if (found == objects_.end()) return {};
+  if (found->second->try_add_ref()) return Ref<RRefObject>::adopt(found->second);
+  objects_.erase(found);
+  ledger_.end_local(id);
+  return {};
+}
+
+void Keeper::lose(const RRefId& id) const {
   throw Error(ErrorCode::kRRefLost,
               fmt::format("{} has no object {} (any more)", runtime_->name(), text(id)));
 }
@@ -228,6 +286,7 @@ Ref<RRefObject> Keeper::begin_creation(const RRefId& id, const WorkerInfo& from,
   Ref<RRefObject> object;
   {
     Lock lock(mutex_);
+    check_not_stopped();
     const bool ours = id.creator == self();
     OwnerLedger::Changes changes;
     if (ours || ledger_.create(id, runtime_->clock->now(), changes)) {
@@ -244,7 +303,12 @@ Ref<RRefObject> Keeper::begin_creation(const RRefId& id, const WorkerInfo& from,
                             "given up waiting for it",
                             text(id), from.name, runtime_->name()));
   }
-  object->set_type(type);
+  try {
+    object->expect_type(type);
+  } catch (...) {
+    object->fail(std::current_exception());
+    throw;
+  }
   return object;
 }
 
@@ -276,7 +340,10 @@ SessionReply Keeper::on_message(const WorkerInfo& from, const SessionMessage& me
   SessionReply reply;
   {
     Lock lock(mutex_);
-    ++messages_;
+    check_not_stopped();
+    if (!message.steps.empty()) ++messages_;
+    // Whatever is about to be registered stays until that is done.
+    for (const Step& step : message.steps) aftermath.dropped.push_back(find_existing(step.id));
     OwnerLedger::Changes changes;
     reply = ledger_.apply(worker(from.id), message, runtime_->clock->now(), changes);
     absorb(changes, aftermath);
@@ -288,13 +355,13 @@ SessionReply Keeper::on_message(const WorkerInfo& from, const SessionMessage& me
 
 // Under the lock.
 void Keeper::absorb(OwnerLedger::Changes& changes, Aftermath& aftermath) {
-  for (const auto& [user, id] : changes.registered) {
+  for (const RRefId& id : changes.registered) {
     if (ledger_.is_held(id)) held_.emplace(id, object_for(id));
-    reply_holds_.end_one(user, id, aftermath.dropped);
   }
   for (const RRefId& id : changes.never_created) {
-    auto found = held_.find(id);
-    if (found != held_.end()) aftermath.never_created.push_back(found->second);
+    auto found = objects_.find(id);
+    if (found != objects_.end() && found->second->try_add_ref())
+      aftermath.never_created.push_back(Ref<RRefObject>::adopt(found->second));
   }
   for (const RRefId& id : changes.unheld) {
     auto found = held_.find(id);

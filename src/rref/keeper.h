@@ -40,13 +40,14 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   Ref<RRefHandle> make_local(const detail::RRefType& type);
   Ref<RRefHandle> make_remote(int owner_rank);
   void encode(Encoder& out, const Ref<RRefHandle>& handle);
-  Ref<RRefHandle> decode(Decoder& in, detail::Arrival& arrival);
+  Ref<RRefHandle> decode(Decoder& in, detail::Arrival& arrival, const detail::RRefType& type);
   void on_creation_asked(const RRefId& id, const Future<void>& creation);
   void on_handle_gone(const RRefId& id, const std::optional<Future<void>>& creation);
   bool is_held(const RRefId& id);
 
   // Objects.
   Ref<RRefObject> find(const RRefId& id);
+  Ref<RRefObject> find_or_await(const RRefId& id);
   Ref<RRefObject> begin_creation(const RRefId& id, const WorkerInfo& from,
                                  const detail::RRefType& type);
   void on_object_gone(const RRefId& id, const RRefObject* object);
@@ -55,6 +56,7 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   SessionReply on_message(const WorkerInfo& from, const SessionMessage& message);
   /// Whether the owner of an object answers at all.
   Future<void> probe(int rank);
+  const std::shared_ptr<rpc::Runtime>& runtime() const { return runtime_; }
 
   RRefCensus census();
 
@@ -93,7 +95,13 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   void check(const SessionMessage& message, const WorkerInfo& from) const;
   void report_leaks();
 
+  void accept(Worker sender, const RRefId& id);
+  void check_not_stopped() const;
+  Ref<RRefObject> find_existing(const RRefId& id);
+  [[noreturn]] void lose(const RRefId& id) const;
+
   void talk_soon();
+  void talk_before_long();
   void talk(Holdings::Say what);
   void send(Worker owner, SessionMessage message);
   void on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
@@ -123,6 +131,7 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   std::unordered_map<RRefId, Future<void>, detail::RRefIdHash> creations_;  // asked for here
   ReplyHolds reply_holds_;
   std::map<Worker, Trouble> troubles_;
+  std::map<int, Future<void>> probes_;  // the last of each owner, by rank
   std::atomic<bool> talking_soon_{false};
   std::atomic<bool> release_waits_{false};
 };

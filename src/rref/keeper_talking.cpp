@@ -73,7 +73,7 @@ void Keeper::talk(Holdings::Say what) {
       if (auto message = holdings_.repeat(owner, now))
         messages.emplace_back(owner, std::move(*message));
     }
-    messages_ += messages.size();
+    for (const auto& [owner, message] : messages) messages_ += message.steps.empty() ? 0 : 1;
     release_waits_.store(holdings_.has_unsaid());
   }
   for (auto& [owner, message] : messages) send(owner, std::move(message));
@@ -95,6 +95,7 @@ void Keeper::send(Worker owner, SessionMessage message) {
 void Keeper::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
                        const Future<SessionReply>& answer) {
   Aftermath aftermath;
+  size_t given_up = 0;
   {
     Lock lock(mutex_);
     if (stopped_) return;
@@ -106,14 +107,14 @@ void Keeper::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
       holdings_.on_reply(owner, epoch, sequence, detail::FutureAccess::state(answer).value(),
                          runtime_->clock->now(), changes);
       absorb(changes, aftermath);
-      if (!changes.lost.empty()) {
-        base::log(
-            LogLevel::kWarning, runtime_->name(),
-            fmt::format("{} references were given up by their owner, who had not heard of this "
-                        "worker for {} s",
-                        changes.lost.size(), std::chrono::duration<double>(lease_).count()));
-      }
+      given_up = changes.lost.size();
     }
+  }
+  if (given_up > 0) {
+    base::log(LogLevel::kWarning, runtime_->name(),
+              fmt::format("{} references were given up by their owner, who had not heard of this "
+                          "worker for {} s",
+                          given_up, std::chrono::duration<double>(lease_).count()));
   }
   finish(aftermath);
   // Releases that came meanwhile may wait for more of them.
@@ -125,7 +126,8 @@ void Keeper::on_silence(Worker owner, const Error& error, Lock&, Aftermath& afte
   const base::Time now = runtime_->clock->now();
   Trouble& trouble = troubles_[owner];
   const bool refused = error.code() == ErrorCode::kUnavailable;
-  if (!refused && error.code() != ErrorCode::kPeerLost) trouble.unreachable_since.reset();
+  // A connection that broke was one. A message that took too long says nothing.
+  if (error.code() == ErrorCode::kOutcomeUnknown) trouble.unreachable_since.reset();
   if (refused && !trouble.unreachable_since) trouble.unreachable_since = now;
   const bool gone = error.code() == ErrorCode::kPeerLost ||
                     error.code() == ErrorCode::kUnauthenticated ||
@@ -140,9 +142,18 @@ void Keeper::on_silence(Worker owner, const Error& error, Lock&, Aftermath& afte
   absorb(changes, aftermath);
 }
 
+// Many calls may fail at one moment: one probe answers for all.
 Future<void> Keeper::probe(int rank) {
+  {
+    Lock lock(mutex_);
+    auto last = probes_.find(rank);
+    if (last != probes_.end() && !last->second.ready()) return last->second;
+  }
   const OnOnesOwn scope;
-  return rpc::own_call<sys_rref_probe>(*agent(), rank, kProbeTimeout);
+  Future<void> probe = rpc::own_call<sys_rref_probe>(*agent(), rank, kProbeTimeout);
+  Lock lock(mutex_);
+  probes_.insert_or_assign(rank, probe);
+  return probe;
 }
 
 // --- time ------------------------------------------------------------------------------------

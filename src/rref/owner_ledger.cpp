@@ -69,7 +69,7 @@ SessionReply OwnerLedger::apply(Worker user, const SessionMessage& message, base
       case Step::Kind::kRegister:
       case Step::Kind::kRegisterEarly:
         reply.granted.push_back(register_holder(user, *session, step, now) ? 1 : 0);
-        if (reply.granted.back()) changes.registered.emplace_back(user, step.id);
+        if (reply.granted.back()) changes.registered.push_back(step.id);
         break;
       case Step::Kind::kRelease:
         release(user, *session, step.id, changes);
@@ -84,16 +84,26 @@ SessionReply OwnerLedger::apply(Worker user, const SessionMessage& message, base
 }
 
 bool OwnerLedger::register_holder(Worker user, Session& session, const Step& step, base::Time now) {
-  auto found = objects_.find(step.id);
-  if (found == objects_.end()) {
-    if (step.kind != Step::Kind::kRegisterEarly || creator(step.id) == Creator::kGivenUp)
-      return false;
-    found = objects_.try_emplace(step.id).first;
-    awaited_[step.id] = base::later(now, lease_);
-  }
-  found->second.holders.insert(user);
+  Object* object = find_or_await(step.id, step.kind == Step::Kind::kRegisterEarly, now);
+  if (!object) return false;
+  object->holders.insert(user);
   session.held.insert(step.id);
   return true;
+}
+
+bool OwnerLedger::await_local(const RRefId& id, base::Time now) {
+  Object* object = find_or_await(id, true, now);
+  if (object) object->local = true;
+  return object != nullptr;
+}
+
+OwnerLedger::Object* OwnerLedger::find_or_await(const RRefId& id, bool may_precede_creation,
+                                                base::Time now) {
+  auto found = objects_.find(id);
+  if (found != objects_.end()) return &found->second;
+  if (!may_precede_creation || creator(id) == Creator::kGivenUp) return nullptr;
+  awaited_[id] = base::later(now, lease_);
+  return &objects_[id];
 }
 
 OwnerLedger::Creator OwnerLedger::creator(const RRefId& id) const {

@@ -34,13 +34,15 @@ class OwnerLedger {
   struct Changes {
     std::vector<RRefId> unheld;         // no other worker holds them any more
     std::vector<RRefId> never_created;  // waited for, and will not come
-    std::vector<std::pair<Worker, RRefId>> registered;
+    std::vector<RRefId> registered;     // by this message, not by an earlier one like it
     std::vector<std::pair<Worker, RRefId>> accepted;
   };
 
   /// The object can be reached from this worker's own code.
   void begin_local(const RRefId& id) { objects_[id].local = true; }
   void end_local(const RRefId& id);
+  /// The same of an object whose creation may still be on its way. False: it is not.
+  bool await_local(const RRefId& id, base::Time now);
 
   /// A creation arrived from its creator. False: it comes too late or twice, and must not run.
   bool create(const RRefId& id, base::Time now, Changes& changes);
@@ -80,6 +82,7 @@ class OwnerLedger {
   void release(Worker user, Session& session, const RRefId& id, Changes& changes);
   void drop_holder(Worker user, const RRefId& id, Changes& changes);
   void end(Worker user, Session& session, Changes& changes);
+  Object* find_or_await(const RRefId& id, bool may_precede_creation, base::Time now);
   void erase(const RRefId& id);
   /// How an object's creator stands to the epoch in which it was to create it.
   enum class Creator { kNotHeardYet, kInSession, kGivenUp };

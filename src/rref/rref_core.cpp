@@ -23,23 +23,23 @@ void encode_rref(Encoder& out, const Ref<RRefHandle>& handle) {
   handle->keeper()->encode(out, handle);
 }
 
-Ref<RRefHandle> decode_rref(Decoder& in) {
+Ref<RRefHandle> decode_rref(Decoder& in, const RRefType& type) {
   if (!in.arrival()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a remote reference travels only in calls and their results");
   }
-  return rref::Keeper::of(in.arrival()->agent()).decode(in, *in.arrival());
+  return rref::Keeper::of(in.arrival()->agent()).decode(in, *in.arrival(), type);
 }
 
-Ref<RRefObject> decode_rref_target(Decoder& in, const RRefType& type) {
+RRefUse decode_rref_target(Decoder& in, const RRefType& type) {
   const auto id = Codec<RRefId>::decode(in);
-  Ref<RRefObject> object = rref::Keeper::of(in.arrival()->agent()).find(id);
-  object->check_type(type);
-  if (!object->is_settled()) in.arrival()->wait_for(object->settled());
+  RRefUse use(rref::Keeper::of(in.arrival()->agent()).find(id));
+  use.object().expect_type(type);
+  if (!use.object().is_settled()) in.arrival()->wait_for(use.object().settled());
   if (type.serialized) {
-    if (auto turn = object->turns().take()) in.arrival()->wait_for(std::move(*turn));
+    if (auto turn = use.take_turn()) in.arrival()->wait_for(std::move(*turn));
   }
-  return object;
+  return use;
 }
 
 Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type) {
@@ -67,12 +67,13 @@ std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error&
   // The connection broke. Whether its owner is gone too shows when it is tried again.
   handle.keeper()
       ->probe(handle.owner().id)
-      .on_ready([future = std::move(future), error, lost](const Future<void>& probe) {
+      .on_ready([future = std::move(future), error, lost,
+                 runtime = handle.keeper()->runtime()](const Future<void>& probe) {
         const std::optional<Error> answer = probe.error();
         const bool gone = answer && (answer->code() == ErrorCode::kUnavailable ||
                                      answer->code() == ErrorCode::kPeerLost ||
                                      answer->code() == ErrorCode::kOutcomeUnknown);
-        future->settle_error(gone ? lost(error) : error);
+        future->settle_error(gone ? lost(error) : error, &runtime->io);
       });
   return std::nullopt;
 }

@@ -16,14 +16,10 @@ RRefObject::~RRefObject() {
   if (value_) destroy_(value_);
 }
 
-void RRefObject::set_type(const RRefType& type) {
+void RRefObject::expect_type(const RRefType& type) {
   std::lock_guard lock(mutex_);
-  type_ = type;
-}
-
-void RRefObject::check_type(const RRefType& type) const {
-  std::lock_guard lock(mutex_);
-  if (!type_ || *type_->info == *type.info) return;
+  if (!type_) type_ = type;
+  if (*type_->info == *type.info) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("a reference to {} is used as one to {}", base::demangle(*type_->info),
                           base::demangle(*type.info)));

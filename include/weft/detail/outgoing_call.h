@@ -77,7 +77,7 @@ class TypedCall : public FutureState<Stored<R>>, public OutgoingCall {
       R value = Codec<R>::decode(result);
       result.finish();
       if (result.arrival() && result.arrival()->must_wait()) {
-        settle_when_ready(std::move(value), result.arrival()->take_needed());
+        settle_when_ready(std::move(value), result.arrival()->take_needed(), sink);
       } else {
         this->settle_value(std::move(value), sink);
       }
@@ -89,14 +89,16 @@ class TypedCall : public FutureState<Stored<R>>, public OutgoingCall {
   void cancel() override { this->cancel_call(); }
 
  private:
-  void settle_when_ready(Stored<R> value, std::vector<Future<void>> needed) {
+  // The sink lives as long as the peer, which this call keeps.
+  void settle_when_ready(Stored<R> value, std::vector<Future<void>> needed,
+                         ContinuationSink* sink) {
     this->settle_later();
-    when_all(std::move(needed), [self = Ref<TypedCall>::share(this),
-                                 value = std::move(value)](std::exception_ptr error) mutable {
+    when_all(std::move(needed), [self = Ref<TypedCall>::share(this), value = std::move(value),
+                                 sink](std::exception_ptr error) mutable {
       if (error) {
-        self->settle_error(std::move(error));
+        self->settle_error(std::move(error), sink);
       } else {
-        self->settle_value(std::move(value));
+        self->settle_value(std::move(value), sink);
       }
     });
   }

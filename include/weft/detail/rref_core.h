@@ -21,10 +21,10 @@ Ref<RRefHandle> make_local_rref(Agent& agent, const RRefType& type);
 Ref<RRefHandle> make_remote_rref(rpc::AgentCore& agent, const Destination& to);
 
 void encode_rref(Encoder& out, const Ref<RRefHandle>& handle);
-Ref<RRefHandle> decode_rref(Decoder& in);
+Ref<RRefHandle> decode_rref(Decoder& in, const RRefType& type);
 
 /// The object a call is for, on its owner: there when the function starts.
-Ref<RRefObject> decode_rref_target(Decoder& in, const RRefType& type);
+RRefUse decode_rref_target(Decoder& in, const RRefType& type);
 /// The object a call is to make, on its owner.
 Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type);
 

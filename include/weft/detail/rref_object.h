@@ -3,12 +3,14 @@
 
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <typeinfo>
+#include <utility>
 
 #include "weft/detail/ref_counted.h"
 #include "weft/detail/rref_id.h"
@@ -33,10 +35,9 @@ class RRefObject final : public RefCounted {
   RRefObject(std::weak_ptr<rref::Keeper> keeper, const RRefId& id);
 
   const RRefId& id() const { return id_; }
-  /// Said when its creation begins, which may be after others began to wait for it.
-  void set_type(const RRefType& type);
-  /// Throws kInvalidArgument if the object is of another type.
-  void check_type(const RRefType& type) const;
+  /// Whoever says it first, its creation or somebody who waits for it, decides. Throws
+  /// kInvalidArgument if it is of another type.
+  void expect_type(const RRefType& type);
   std::string type_name() const;
 
   void fill(void* value, void (*destroy)(void*));
@@ -62,6 +63,28 @@ class RRefObject final : public RefCounted {
   void (*destroy_)(void*) = nullptr;
   Promise<void> promise_;
   const Future<void> settled_;
+};
+
+/// One call's use of an object: its turn, if it is serialized, ends with it.
+class RRefUse {
+ public:
+  explicit RRefUse(Ref<RRefObject> object) : object_(std::move(object)) {}
+  RRefUse(RRefUse&&) = default;
+  ~RRefUse() {
+    if (object_ && turn_) object_->turns().end(*turn_);
+  }
+
+  RRefObject& object() const { return *object_; }
+  /// Nothing if it is there already.
+  std::optional<Future<void>> take_turn() {
+    Turns::Turn turn = object_->turns().take();
+    turn_ = turn.number;
+    return std::move(turn.comes);
+  }
+
+ private:
+  Ref<RRefObject> object_;
+  std::optional<uint64_t> turn_;
 };
 
 }  // namespace weft::detail

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -14,29 +15,52 @@ namespace weft::detail {
 
 class Turns {
  public:
-  /// Nothing if it is ours at once, else a future of it.
-  std::optional<Future<void>> take() {
+  struct Turn {
+    uint64_t number;
+    std::optional<Future<void>> comes;  // nothing: it is there
+  };
+  Turn take() {
     std::lock_guard lock(mutex_);
-    if (!std::exchange(taken_, true)) return std::nullopt;
-    waiting_.emplace_back();
-    return waiting_.back().future();
-  }
-  void end() {
-    std::unique_lock lock(mutex_);
-    if (waiting_.empty()) {
-      taken_ = false;
-      return;
+    const uint64_t number = next_++;
+    if (!current_) {
+      current_ = number;
+      return {number, std::nullopt};
     }
-    Promise<void> next = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    next.set_value();
+    waiting_.emplace_back(number, Promise<void>());
+    return {number, waiting_.back().second.future()};
+  }
+  /// Also of a turn that has not come yet: it is given up.
+  void end(uint64_t number) {
+    std::optional<Promise<void>> next, given_up;
+    {
+      std::lock_guard lock(mutex_);
+      if (current_ != number) {
+        given_up = take_out(number);
+      } else if (waiting_.empty()) {
+        current_.reset();
+      } else {
+        current_ = waiting_.front().first;
+        next = take_out(*current_);
+      }
+    }
+    if (next) next->set_value();
   }
 
  private:
+  std::optional<Promise<void>> take_out(uint64_t number) {
+    for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
+      if (at->first != number) continue;
+      Promise<void> promise = std::move(at->second);
+      waiting_.erase(at);
+      return promise;
+    }
+    return std::nullopt;
+  }
+
   std::mutex mutex_;
-  bool taken_ = false;
-  std::deque<Promise<void>> waiting_;
+  uint64_t next_ = 1;
+  std::optional<uint64_t> current_;
+  std::deque<std::pair<uint64_t, Promise<void>>> waiting_;
 };
 
 }  // namespace weft::detail

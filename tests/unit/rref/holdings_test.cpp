@@ -205,6 +205,25 @@ TEST_F(HoldingsTest, EverythingOfALostOwnerIsLostAndNothingIsSaidToIt) {
   EXPECT_EQ(holdings_.references(), 0u);
 }
 
+// It was mistaken for dead and applied what we had said last: what we gave up must not stay there.
+TEST_F(HoldingsTest, AnOwnerThatLivesAfterAllHearsOfANewEpoch) {  // I2
+  holdings_.arrive(kShown, false, now_);
+  const SessionMessage registration = say();
+  holdings_.on_owner_lost(kOwner, changes_);
+  EXPECT_FALSE(has_to_say());
+  EXPECT_EQ(holdings_.next(), base::Time::max());  // nobody knocks at a dead owner's door
+  EXPECT_GT(holdings_.create(kOwner, now_).epoch, registration.epoch);
+}
+
+TEST_F(HoldingsTest, ACreationThatCouldNotBeSentIsForgotten) {  // I2
+  const RRefId creation = holdings_.create(kOwner, now_);
+  EXPECT_FALSE(holdings_.is_dropped_creation(creation));
+  holdings_.drop(creation);
+  EXPECT_TRUE(holdings_.is_dropped_creation(creation));
+  holdings_.on_created(creation, Outcome::kUnknown, changes_);
+  EXPECT_EQ(holdings_.references(), 0u);
+}
+
 TEST_F(HoldingsTest, ReleasesMayWaitOthersMayNot) {
   holdings_.arrive(kShown, false, now_);
   EXPECT_FALSE(holdings_.talkative(now_, Holdings::Say::kWhatSomebodyWaitsFor).empty());

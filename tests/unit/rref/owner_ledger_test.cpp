@@ -128,6 +128,18 @@ TEST_F(OwnerLedgerTest, WhatIsAwaitedFailsWhenItsCreatorIsNeverHeardOf) {  // I6
   EXPECT_EQ(ledger_.awaited(), 0u);
 }
 
+TEST_F(OwnerLedgerTest, TheOwnerMayAwaitTooWhatItWasShownInAReply) {  // I6
+  EXPECT_TRUE(ledger_.await_local(kObject, now_));
+  EXPECT_TRUE(create());
+  EXPECT_EQ(ledger_.awaited(), 0u);
+  const RRefId never{kOwner, kOther, 1, 1};
+  EXPECT_TRUE(ledger_.await_local(never, now_));
+  ledger_.expire(now_ + 10s, changes_);
+  EXPECT_EQ(changes_.never_created, std::vector{never});
+  say(kUser, 1, {{Kind::kRelease, {kOwner, kUser, 1, 2}}});
+  EXPECT_FALSE(ledger_.await_local({kOwner, kUser, 1, 2}, now_));  // given up
+}
+
 TEST_F(OwnerLedgerTest, WhatIsAwaitedStaysAsLongAsItsCreatorIsHeardOf) {  // I6
   say(kOther, 1, {{Kind::kRegisterEarly, kObject}});
   for (uint64_t number = 1; number <= 5; ++number) {

@@ -149,6 +149,8 @@ class World {
     return std::any_of(nodes_.begin(), nodes_.end(),
                        [worker](auto& node) { return node->self() == worker; });
   }
+  /// A live worker that was silent for too long.
+  bool is_mistaken_for_dead() { return loss_ > 0 && pick(50) == 0; }
   void violate(std::string what) {
     if (!violation_) violation_ = std::move(what);
   }
@@ -468,7 +470,9 @@ void Node::take(const Message& message) {
 // The call fails, and whoever made it is told so.
 void Node::give_up(const Message& message) {
   holdings_.drop(message.id);
-  if (message.kind == Message::Kind::kCallReply) settle(message.number);
+  if (message.kind != Message::Kind::kCallReply) return;
+  settle(message.number);
+  holdings_.accept(message.from, message.id, world_.now());
 }
 
 void Node::use(const Message& message) {
@@ -478,7 +482,7 @@ void Node::use(const Message& message) {
     return;
   }
   settle(message.number);
-  if (message.from != message.id.owner) holdings_.accept(message.from, message.id, world_.now());
+  holdings_.accept(message.from, message.id, world_.now());
 }
 
 void Node::settle(uint64_t number) {
@@ -567,7 +571,7 @@ void Node::on_time(Time now) {
   for (auto& [owner, at] : repeat_at_) {
     if (at > now) continue;
     at = now + kRepeatAfter;
-    if (!world_.alive(owner)) {
+    if (!world_.alive(owner) || world_.is_mistaken_for_dead()) {
       Holdings::Changes lost;
       holdings_.on_owner_lost(owner, lost);
       after(lost);

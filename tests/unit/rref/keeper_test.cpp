@@ -1,0 +1,164 @@
+// What the shell around the cores of the reference protocol sees to, over the loopback transport.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/loopback_group.h"
+#include "weft/rref.h"
+
+namespace weft::keeper_test {
+
+using namespace std::chrono_literals;
+using testing::Property;
+using testing::Throws;
+using Clock = std::chrono::steady_clock;
+
+bool within(Clock::duration limit, const std::function<bool()>& condition) {
+  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(1ms);
+  }
+  return condition();
+}
+
+struct Thing {
+  Thing() { ++alive; }
+  Thing(const Thing&) = delete;
+  ~Thing() { --alive; }
+  void rest(int64_t milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  }
+  int64_t answer() const { return 42; }
+  static inline std::atomic<int> alive{0};
+};
+struct Other {
+  int64_t value = 0;
+};
+
+RRef<Thing> make_on(std::string worker) { return remote<Thing>(current_agent(), worker); }
+RRef<Thing> same(RRef<Thing> thing) { return thing; }
+int64_t seven() { return 7; }
+int64_t answer_of(RRef<Thing> thing) { return thing.rpc_sync<&Thing::answer>(); }
+at::Tensor broken() { throw std::out_of_range("no tensor today"); }
+void take_tensor(RRef<at::Tensor>) {}
+
+class KeeperTest : public testing::Test {
+ protected:
+  uint64_t count(test::LoopbackGroup& group, size_t rank, const char* what) {
+    return group[rank].debug_info().counters.at(what);
+  }
+};
+
+// Rule 3: c, who returns its only reference to an object of b, holds it until a has registered,
+// however long the way from a to b takes.
+TEST_F(KeeperTest, TheSenderOfAReplyHoldsUntilItsReceiverHasRegistered) {
+  test::LoopbackGroup group({"a", "b", "c"});
+  group[0].sync<seven>("b");  // connected
+  std::atomic<bool> slow{true};
+  std::atomic<uint64_t> to_b{0};
+  group.network().set_faults([&](const transport::FrameInFlight& frame) {
+    if (slow && frame.from_connector && frame.kind == 2 && frame.connection == to_b) {
+      return transport::Fault{transport::Fault::Kind::kDelay, 200ms};
+    }
+    return transport::Fault{};
+  });
+  for (uint64_t connection = 0; connection < 8; ++connection) {  // whichever it is
+    to_b = connection;
+    EXPECT_EQ((group[0].sync<make_on>("c", "b").rpc_sync<&Thing::answer>()), 42);
+  }
+  slow = false;
+}
+
+// Whoever got a reference in a reply says so: nothing is held for a lease because of it.
+TEST_F(KeeperTest, RepliesLeaveNoHoldsBehind) {
+  test::LoopbackGroup group({"a", "b", "c"});
+  {
+    const auto on_b = remote<Thing>(group[0], "b");
+    group[0].sync<same>("b", on_b);    // by the owner to the creator
+    group[0].sync<same>("c", on_b);    // by another
+    group[1].sync<make_on>("c", "b");  // to the owner itself
+    const auto one = group[0].async<make_on>("b", "b"), two = group[0].async<make_on>("b", "b");
+    one.wait();
+    two.wait();
+  }
+  EXPECT_TRUE(within(2s, [] { return Thing::alive == 0; })) << Thing::alive;
+}
+
+// What keeps references alive does not wait behind calls that fill the window.
+TEST_F(KeeperTest, ALongCallDoesNotCostTheReferencesOfItsCaller) {
+  Options options;
+  options.window_calls = 1;
+  options.rref_lease = 300ms;
+  test::LoopbackGroup group({"a", "b"}, options);
+  const auto thing = remote<Thing>(group[0], "b");
+  thing.rpc_sync<&Thing::rest>(int64_t{1200});
+  EXPECT_EQ(thing.rpc_sync<&Thing::answer>(), 42);
+}
+
+TEST_F(KeeperTest, ACreationThatCannotBeSentLeavesNothing) {
+  test::LoopbackGroup group({"a", "b"});
+  {
+    const auto failed = remote<broken>(group[0], "b");
+    EXPECT_THROW(failed.to_here(), Error);
+    EXPECT_THROW(remote<take_tensor>(group[0], "b", failed), Error);
+  }
+  EXPECT_TRUE(within(2s, [&] { return count(group, 0, "rrefs.held") == 0; }));
+}
+
+TEST_F(KeeperTest, AContinuationMayWaitForAnotherResultWithAReference) {
+  test::LoopbackGroup group({"a", "b"});
+  for (int i = 0; i < 50; ++i) {
+    const auto second = group[0].async<make_on>("b", "b");
+    const auto first = group[0].async<make_on>("b", "b").then(
+        [second](const RRef<Thing>&) { return second.wait().rpc_sync<&Thing::answer>(); });
+    EXPECT_EQ(first.wait(), 42);
+  }
+}
+
+TEST_F(KeeperTest, ShutdownEndsCallsWhoseResultIsBeingRegistered) {
+  for (int i = 0; i < 10; ++i) {
+    test::LoopbackGroup group({"a", "b"});
+    std::atomic<bool> done{false};
+    std::thread caller([&] {
+      try {
+        for (;;) group[0].sync<make_on>("b", "b");
+      } catch (const Error&) {
+        done = true;
+      }
+    });
+    std::this_thread::sleep_for(2ms);
+    group[0].shutdown_now();
+    EXPECT_TRUE(within(10s, [&] { return done.load(); }));
+    caller.join();
+  }
+}
+
+TEST_F(KeeperTest, AReferenceToAnotherTypeIsRefused) {
+  test::LoopbackGroup group({"a", "b"});
+  const auto thing = remote<Thing>(group[0], "b");
+  thing.rpc_sync<&Thing::answer>();
+  Encoder message;
+  Codec<RRef<Thing>>::encode(message, thing);
+  detail::Arrival arrival(detail::AgentAccess::core(group[1]).get(), group[0].info(),
+                          detail::Arrival::Kind::kCall);
+  Decoder decoder(message.payload(), {}, &arrival);
+  EXPECT_THAT([&] { Codec<RRef<Other>>::decode(decoder); },
+              Throws<Error>(Property(&Error::code, ErrorCode::kInvalidArgument)));
+}
+
+TEST_F(KeeperTest, RenewalsAreNoActivity) {
+  Options options;
+  options.rref_lease = 60ms;
+  test::LoopbackGroup group({"a", "b"}, options);
+  const auto thing = remote<Thing>(group[0], "b");
+  EXPECT_EQ(thing.rpc_sync<&Thing::answer>(), 42);
+  const auto began = Clock::now();
+  group.shut_down();
+  EXPECT_LT(Clock::now() - began, 3s);
+}
+
+}  // namespace weft::keeper_test
