@@ -2,7 +2,7 @@
 #include "agent.h"
 
 #include <algorithm>
-#include <iterator>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -35,11 +35,11 @@ TORCH_MODULE(Policy);
 class Chance {
  public:
   explicit Chance(uint64_t seed) : engine_(seed) {}
-  void draw_dropout(std::vector<float>& factors) {
+  void draw_dropout(float* factors, int64_t count) {
     constexpr double kKept = 1 - kDropout;
-    std::bernoulli_distribution keeps(kKept);
-    std::generate_n(std::back_inserter(factors), kHidden,
-                    [&] { return keeps(engine_) ? static_cast<float>(1 / kKept) : 0.0F; });
+    constexpr auto kBelow = static_cast<uint32_t>(kKept * 0x1p32);
+    std::generate_n(factors, count,
+                    [&] { return engine_() < kBelow ? static_cast<float>(1 / kKept) : 0.0F; });
   }
   int64_t pick(const float* probabilities) {
     return std::discrete_distribution<int64_t>(probabilities, probabilities + 2)(engine_);
@@ -49,14 +49,15 @@ class Chance {
   std::mt19937 engine_;
 };
 
-// Without a copy: `rows` must outlive it.
-torch::Tensor view_of(std::vector<CartPole::State>& rows) {
-  return torch::from_blob(rows.data(), {static_cast<int64_t>(rows.size()), 4});
-}
-torch::Tensor view_of(std::vector<float>& dropouts) {
-  return torch::from_blob(dropouts.data(),
-                          {static_cast<int64_t>(dropouts.size()) / kHidden, kHidden});
-}
+// What the policy is asked at one time; the memory is used again.
+struct Questions {
+  void resize(int64_t rows) {
+    if (states.defined() && states.size(0) == rows) return;
+    states = torch::empty({rows, 4});
+    dropouts = torch::empty({rows, kHidden});
+  }
+  torch::Tensor states, dropouts;
+};
 
 template <typename T>
 void append(std::vector<T>& to, const std::vector<T>& from) {
@@ -79,6 +80,7 @@ struct Agent::Learning {
   Chance chance;
   Policy policy;
   torch::optim::Adam optimizer{policy->parameters(), torch::optim::AdamOptions(1e-2)};
+  Questions questions;
   std::map<int, Episode> episodes;  // by observer
 };
 
@@ -139,21 +141,22 @@ void Agent::answer_if_all_asked(std::unique_lock<std::mutex>& lock) {
 std::vector<int64_t> Agent::choose(const std::vector<int>& observers,
                                    const std::vector<CartPole::State>& states) {
   const c10::InferenceMode no_graph;
-  Episode step;  // of every observer that asks
-  step.states = states;
-  for (size_t i = 0; i < states.size(); ++i) learning_->chance.draw_dropout(step.dropouts);
-  const torch::Tensor probabilities =
-      learning_->policy(view_of(step.states), view_of(step.dropouts));
+  Questions& asked = learning_->questions;
+  asked.resize(static_cast<int64_t>(states.size()));
+  std::memcpy(asked.states.data_ptr(), states.data(), states.size() * sizeof(CartPole::State));
+  const auto* dropout = asked.dropouts.data_ptr<float>();
+  learning_->chance.draw_dropout(asked.dropouts.data_ptr<float>(), asked.dropouts.numel());
+  const torch::Tensor probabilities = learning_->policy(asked.states, asked.dropouts);
   const auto* row = probabilities.data_ptr<float>();
-  for (size_t i = 0; i < states.size(); ++i, row += 2) {
-    step.actions.push_back(learning_->chance.pick(row));
+  std::vector<int64_t> actions;
+  for (size_t i = 0; i < states.size(); ++i, row += 2, dropout += kHidden) {
+    actions.push_back(learning_->chance.pick(row));
     Episode& episode = learning_->episodes.at(observers[i]);
-    const auto dropout = step.dropouts.begin() + static_cast<long>(i) * kHidden;
     episode.states.push_back(states[i]);
     episode.dropouts.insert(episode.dropouts.end(), dropout, dropout + kHidden);
-    episode.actions.push_back(step.actions.back());
+    episode.actions.push_back(actions.back());
   }
-  return step.actions;
+  return actions;
 }
 
 double Agent::run_episode(const std::vector<weft::RRef<Observer>>& observers,
@@ -188,13 +191,16 @@ double Agent::finish_episode() {
   }
   running_reward_ = 0.05 * smallest + 0.95 * running_reward_;
 
+  const auto steps = static_cast<int64_t>(all.states.size());
   std::vector<double> returns(all.rewards.size());
   double sum = 0;
   for (size_t i = returns.size(); i-- > 0;)
     returns[i] = sum = all.rewards[i] + options_.gamma * sum;
   torch::Tensor weights = torch::tensor(returns, torch::kFloat);
   weights = (weights - weights.mean()) / (weights.std() + std::numeric_limits<float>::epsilon());
-  const torch::Tensor probabilities = learning_->policy(view_of(all.states), view_of(all.dropouts));
+  const torch::Tensor probabilities =
+      learning_->policy(torch::from_blob(all.states.data(), {steps, 4}),
+                        torch::from_blob(all.dropouts.data(), {steps, kHidden}));
   const torch::Tensor chosen = torch::tensor(all.actions).unsqueeze(1);
   const torch::Tensor loss = (-probabilities.gather(1, chosen).squeeze(1).log() * weights).sum();
   learning_->optimizer.zero_grad();

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "support/sanitizers.h"
 #include "support/scenario.h"
 #include "weft/rpc.h"
 
@@ -20,16 +21,6 @@ namespace weft::test {
 
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
-
-/// Bounds are those of a plain build; sanitizers take their share.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int kSlowness = 10;
-#else
-inline constexpr int kSlowness = 1;
-#endif
-/// Resident memory shows what is held. Under a sanitizer it does not: what is freed stays, and its
-/// own records grow with every thread and connection.
-inline constexpr bool kMemoryShows = kSlowness == 1;
 
 /// "worker0", "worker1", ...
 std::string worker(int rank);

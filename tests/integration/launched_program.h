@@ -20,10 +20,11 @@
 
 #include "base/temporary_directory.h"
 #include "process/descriptor.h"
+#include "support/sanitizers.h"
 
 namespace weft::test {
 
-constexpr std::chrono::seconds kBound{10};
+constexpr std::chrono::seconds kBound{10 * kSlowness};
 
 // True as soon as `condition` holds; false after kBound.
 inline bool holds_in_time(const std::function<bool()>& condition) {
