@@ -13,6 +13,7 @@ import sys
 import time
 
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 
 OUTSTANDING = 200
@@ -51,10 +52,23 @@ def cycles_per_second(count):
     return count / (time.perf_counter() - start)
 
 
+def step_seconds(count):
+    x, w = (torch.ones(4, requires_grad=True) for _ in range(2))
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        with dist_autograd.context() as context:
+            loss = rpc.rpc_sync("callee", torch.mul, args=(x, w)).sum()
+            dist_autograd.backward(context, [loss])
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
 COMMANDS = {
     "sync": lambda count: 1e6 * median_seconds(count, torch.add, SMALL, SMALL),
     "async": calls_per_second,
     "churn": cycles_per_second,
+    "chain": lambda count: 1e6 * step_seconds(count),
     "neg": lambda count: 1e3 * median_seconds(count, torch.neg, LARGE),
     "positive": lambda count: 1e3 * median_seconds(count, torch.positive, LARGE),
 }

@@ -49,6 +49,7 @@ class Encoder {
     at::Tensor keep;  // owns what `data` points to
     const void* data;
     size_t bytes;
+    bool requires_grad = false;
   };
 
   Encoder();

@@ -298,6 +298,14 @@ class RRef {
     return Within{*this, std::nullopt}.template remote<M>(args...);
   }
 
+  /// Of a scalar tensor: adds the gradients of everything it depends on to `context`, an
+  /// autograd::Context, as its backward() does for tensors of this worker's.
+  template <typename Context, typename... Options>
+  void backward(Context& context, const Options&... options) const
+      requires(std::is_same_v<T, at::Tensor>) {
+    context.backward_from(*this, options...);
+  }
+
   /// The same calls with a time limit: `counter.within(50ms).rpc_sync<&Counter::add>(1)`.
   class Within;
   Within within(Timeout limit) const { return {*this, limit}; }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "rpc/function_table.h"
 #include "rpc/own_call.h"
 #include "rpc/reserved_functions.h"
 
@@ -139,11 +140,23 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
     terms.deadline = std::min(terms.deadline, parent->deadline());
     terms.depth = parent->depth() + 1;
   }
+  if (Companion* companion = is_reserved(function) ? nullptr : Companion::current()) {
+    OutgoingCallAccess::companion(call) =
+        companion->on_call(*this, target.info(), arguments, terms.note);
+  }
   target.start(call, function, arguments, terms);
   if (parent) {
     parent->add_child(detail::Ref<Peer>::share(&target), OutgoingCallAccess::id(call));
     if (parent->cancelled()) target.cancel(call);
   }
+}
+
+detail::Ref<Companion> AgentCore::on_note(const WorkerInfo& from, std::span<const std::byte> note,
+                                          std::span<at::Tensor> tensors) {
+  for (auto& part : parts_) {
+    if (auto companion = part->on_note(from, note, tensors)) return companion;
+  }
+  return {};
 }
 
 void AgentCore::keep_for_receiver(const WorkerInfo& receiver,

@@ -14,6 +14,7 @@
 
 #include "rpc/acceptor.h"
 #include "rpc/agent_part.h"
+#include "rpc/companion.h"
 #include "rpc/gathering.h"
 #include "rpc/peer.h"
 #include "rpc/runtime.h"
@@ -56,6 +57,8 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
 
   /// What register_agent_part() returned `index` for.
   AgentPart& part(size_t index) const { return *parts_.at(index); }
+  detail::Ref<Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
+                                 std::span<at::Tensor> tensors);
   void keep_for_receiver(const WorkerInfo& receiver,
                          const std::vector<detail::Ref<detail::RefCounted>>& objects);
 

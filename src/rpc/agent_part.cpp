@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/agent_part.h"
 
+#include "rpc/companion.h"
+
 namespace weft::rpc {
 
 namespace {
@@ -9,6 +11,11 @@ std::vector<MakePart>& registered() {
   return *leaked;
 }
 }  // namespace
+
+detail::Ref<Companion> AgentPart::on_note(const WorkerInfo&, std::span<const std::byte>,
+                                          std::span<at::Tensor>) {
+  return {};
+}
 
 size_t register_agent_part(MakePart make) {
   registered().push_back(make);

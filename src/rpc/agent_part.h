@@ -6,7 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "weft/debug_info.h"
 #include "weft/detail/ref_counted.h"
@@ -15,6 +18,7 @@
 namespace weft::rpc {
 
 class AgentCore;
+class Companion;
 
 /// Whether there is nothing to wait for, and a count that grows with everything there was.
 struct Idleness {
@@ -36,6 +40,10 @@ class AgentPart {
     (void)receiver;
     (void)objects;
   }
+  /// A call came with `note`: who accompanies it here, null if nobody. May change `tensors`, its
+  /// arguments. Throws kBadMessage for a note that is malformed, anything else to refuse the call.
+  virtual detail::Ref<Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
+                                         std::span<at::Tensor> tensors);
   virtual void describe(DebugInfo& info) { (void)info; }
 };
 

@@ -60,8 +60,8 @@ IncomingCall::~IncomingCall() {
 }
 
 IncomingCall* IncomingCall::current() {
-  // Nothing else is ever made ambient.
-  return static_cast<IncomingCall*>(detail::Ambient::current());
+  detail::Ambient* ambient = detail::Ambient::current();
+  return ambient ? static_cast<IncomingCall*>(ambient->call()) : nullptr;
 }
 
 WorkerInfo IncomingCall::caller() const { return link_->caller(); }
@@ -133,12 +133,14 @@ void IncomingCall::begin_user_code() {
 }
 
 void IncomingCall::reply(const Encoder& value) {
+  Note note;  // first: what is thrown while it is made is an answer too
+  if (companion_) companion_->on_answer(link_->caller(), &value, note);
   if (!claim_reply()) return;
   wire::FrameHeader header{wire::FrameKind::kReply};
   header.id = id_;
   const base::Duration took = time_in_user_code();
   if (!value.kept().empty()) server_.agent().keep_for_receiver(link_->caller(), value.kept());
-  link_->send_reply(header, value);
+  send(header, note, value);
   server_.on_answered(*this, false, took);
 }
 
@@ -148,13 +150,21 @@ void IncomingCall::refuse(ErrorCode code, const std::string& why) { send_failed(
 
 void IncomingCall::send_failed(const wire::FailedReply& failed) {
   if (!claim_reply()) return;
+  Note note;
+  if (companion_) companion_->on_answer(link_->caller(), nullptr, note);
   Encoder body;
   wire::encode_failed(body, failed);
   wire::FrameHeader header{wire::FrameKind::kReply, wire::kFailed};
   header.id = id_;
   const base::Duration took = time_in_user_code();
-  link_->send_reply(header, body);
+  send(header, note, body);
   server_.on_answered(*this, true, took);
+}
+
+void IncomingCall::send(wire::FrameHeader header, const Note& note, const Encoder& body) {
+  if (note.empty()) return link_->send_reply(header, {}, body);
+  header.flags |= wire::kNoted;
+  link_->send_reply(header, wire::NoteBytes(note).bytes(), body);
 }
 
 base::Duration IncomingCall::time_in_user_code() const {

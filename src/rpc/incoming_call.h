@@ -38,6 +38,10 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   void park(std::span<const std::byte> arguments, std::vector<at::Tensor> tensors);
   void run_parked();
 
+  /// What accompanies it here; before it runs.
+  void set_companion(detail::Ref<Companion> companion) { companion_ = std::move(companion); }
+  detail::RefCounted* companion() override { return companion_.get(); }
+
   /// Answers without running.
   void refuse(ErrorCode code, const std::string& why);
   /// Nobody waits for the answer any more.
@@ -79,6 +83,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   void serve(F body);
   void resume(detail::Task& run, std::exception_ptr why_not);
   void send_failed(const wire::FailedReply& failed);
+  void send(wire::FrameHeader header, const Note& note, const Encoder& body);
   bool claim_reply() { return !answered_.exchange(true, std::memory_order_acq_rel); }
   base::Duration time_in_user_code() const;
 
@@ -93,6 +98,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   const base::Time deadline_;
   base::Time user_code_began_{};
   Decoder* decoder_ = nullptr;
+  detail::Ref<Companion> companion_;
   bool in_user_code_ = false;
   std::atomic<bool> answered_{false};
   std::atomic<bool> cancelled_{false};

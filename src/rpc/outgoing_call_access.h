@@ -12,6 +12,7 @@ struct OutgoingCallAccess {
   using Call = detail::OutgoingCall;
   static detail::Ref<Peer>& peer(Call& call) { return call.peer_; }
   static const detail::FunctionEntry*& function(Call& call) { return call.function_; }
+  static detail::Ref<Companion>& companion(Call& call) { return call.companion_; }
   static uint64_t& id(Call& call) { return call.id_; }
   static uint64_t& sent_at_byte(Call& call) { return call.sent_at_byte_; }
   static size_t& bytes(Call& call) { return call.bytes_; }

@@ -26,6 +26,7 @@
 #include "observe/histogram.h"
 #include "rpc/backoff.h"
 #include "rpc/call_table.h"
+#include "rpc/companion.h"
 #include "rpc/heartbeat.h"
 #include "rpc/link.h"
 #include "rpc/outgoing_call_access.h"
@@ -40,6 +41,7 @@ struct CallTerms {
   base::Time deadline = base::Time::max();
   uint32_t depth = 0;
   bool caller_waits = false;
+  Note note;  // of whoever accompanies it
 };
 
 struct PeerCounters {
@@ -125,6 +127,7 @@ class Peer final : public detail::RefCounted {
   void settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
                    bool was_connected);
   void fail(Call& call, const Error& error);
+  void settle_refused(Call& call, const Error& error);
   void note_settled(Call& call);
   void expire(Call& call);
   void settle_expired(Call& call);

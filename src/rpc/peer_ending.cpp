@@ -72,10 +72,18 @@ void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& 
 
 void Peer::fail(Call& call, const Error& error) {
   counters_.failed.add();
+  call.on_failed(error);
   if (const std::optional<Error> final_error = call.translate(error)) {
     call.future().settle_error(*final_error, &runtime_->io);
   }
   note_settled(call);
+}
+
+// The callee says why, or what it says makes no sense.
+void Peer::settle_refused(Call& call, const Error& error) {
+  counters_.failed.add();
+  call.on_failed(error);
+  call.future().settle_error(error, &runtime_->io);
 }
 
 void Peer::close_window(Call& call) {

@@ -197,31 +197,32 @@ void Peer::on_reply(wire::Frame& frame) {
 void Peer::settle_reply(Call& call, wire::Frame& frame) {
   detail::FutureCore& future = call.future();
   try {
+    std::span<const std::byte> body = frame.body;
+    std::span<const std::byte> note;
+    if (frame.header.flags & wire::kNoted) note = wire::read_note(body);
+    // A call that was refused has nobody to accompany its reply.
+    const bool refused = (frame.header.flags & wire::kFailed) && note.empty();
+    if (const auto& companion = Access::companion(call); companion && !refused) {
+      companion->on_reply(member_.info, note, frame.tensors);
+    }
     if (frame.header.flags & wire::kFailed) {
-      const wire::FailedReply failed = wire::decode_failed(frame.body);
-      counters_.failed.add();
-      if (failed.code == ErrorCode::kRemoteError) {
-        future.settle_error(Error::remote(member_.info.name, failed.type, failed.text),
-                            &runtime_->io);
-      } else {
-        future.settle_error(
-            Error(failed.code, fmt::format("{} on {}: {}", Access::function(call)->name,
-                                           member_.info.name, failed.text)),
-            &runtime_->io);
-      }
+      const wire::FailedReply failed = wire::decode_failed(body);
+      settle_refused(
+          call, failed.code == ErrorCode::kRemoteError
+                    ? Error::remote(member_.info.name, failed.type, failed.text)
+                    : Error(failed.code, fmt::format("{} on {}: {}", Access::function(call)->name,
+                                                     member_.info.name, failed.text)));
     } else {
       detail::Arrival arrival(runtime_->agent, member_.info, detail::Arrival::Kind::kReply);
-      Decoder result(frame.body, frame.tensors, &arrival);
+      Decoder result(body, frame.tensors, &arrival);
       call.settle_with(result, &runtime_->io);
     }
   } catch (const std::exception& error) {
-    counters_.failed.add();
     const auto* typed = dynamic_cast<const Error*>(&error);
-    future.settle_error(
-        Error(typed ? typed->code() : ErrorCode::kBadMessage,
-              fmt::format("the result of {} on {} does not decode: {}",
-                          Access::function(call)->name, member_.info.name, error.what())),
-        &runtime_->io);
+    settle_refused(
+        call, Error(typed ? typed->code() : ErrorCode::kBadMessage,
+                    fmt::format("the result of {} on {} does not decode: {}",
+                                Access::function(call)->name, member_.info.name, error.what())));
   }
   note_settled(call);
   future.release();  // the table's
@@ -230,6 +231,7 @@ void Peer::settle_reply(Call& call, wire::Frame& frame) {
 // Counted down after continuations were posted: at no time does a chain of calls look finished.
 void Peer::note_settled(Call& call) {
   Access::kept(call).clear();
+  Access::companion(call) = {};
   if (!is_reserved(*Access::function(call))) {
     runtime_->counters.outstanding.fetch_sub(1, std::memory_order_release);
   }

@@ -154,6 +154,10 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
     prelude.name = function.name;
     prelude.signature = function.signature;
   }
+  if (!terms.note.empty()) {
+    header.flags |= wire::kNoted;
+    prelude.note = terms.note;
+  }
   Access::sent_at_byte(call) = link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments);
 }
 

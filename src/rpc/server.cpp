@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "rpc/agent_core.h"
 #include "rpc/function_table.h"
 
 namespace weft::rpc {
@@ -290,6 +291,7 @@ bool Server::serve_call(ServingLink& link) {
                  fmt::format("all {} handler threads are in use", crew_->threads()));
     return true;
   }
+  if (!prelude.note.empty() && !welcome(*call, prelude.note, frame.tensors)) return true;
   if (!is_reserved(*function.entry) && crew_->running() >= crew_->limit()) {
     call->park(arguments, std::move(frame.tensors));
     std::lock_guard lock(mutex_);
@@ -300,6 +302,19 @@ bool Server::serve_call(ServingLink& link) {
     return true;
   }
   return run_here(*call, frame, arguments);
+}
+
+// False: it was refused.
+bool Server::welcome(IncomingCall& call, std::span<const std::byte> note,
+                     std::span<at::Tensor> tensors) {
+  try {
+    call.set_companion(agent_.on_note(call.caller(), note, tensors));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kBadMessage) throw;
+    call.refuse(error.code(), error.message());
+    return false;
+  }
 }
 
 bool Server::run_here(IncomingCall& call, wire::Frame& frame,

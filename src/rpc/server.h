@@ -80,6 +80,7 @@ class Server final : public base::CrewLoop {
   bool receive_and_serve(ServingLink& link);
   bool serve_frames(ServingLink& link);
   bool serve_call(ServingLink& link);
+  bool welcome(IncomingCall& call, std::span<const std::byte> note, std::span<at::Tensor> tensors);
   bool run_here(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments);
   bool spin_on(ServingLink& link);
   void drop(ServingLink& link, const std::string& why, bool suspicious);

@@ -60,8 +60,9 @@ const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, u
   return functions_[prelude.function];
 }
 
-void ServingLink::send_reply(const wire::FrameHeader& header, const Encoder& value) {
-  link_->queue(header, {}, value);
+void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
+                             const Encoder& value) {
+  link_->queue(header, note, value);
   if (!server_.flushes_later(*this)) flush();
 }
 

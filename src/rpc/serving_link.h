@@ -36,7 +36,8 @@ class ServingLink final : public detail::RefCounted {
   const ResolvedFunction& resolve(const wire::CallPrelude& prelude, uint8_t flags);
 
   /// Queues a reply; the leader sends those of one batch together, other threads send at once.
-  void send_reply(const wire::FrameHeader& header, const Encoder& value);
+  void send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
+                  const Encoder& value);
   void flush();
 
   // Calls being served.

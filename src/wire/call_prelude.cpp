@@ -24,11 +24,39 @@ PreludeBytes::PreludeBytes(const CallPrelude& prelude) {
   put(&prelude.depth, 2);
   put(&zero, 2);
   put(&prelude.remaining_us, 8);
-  if (prelude.name.empty()) return;
-  const auto length = static_cast<uint16_t>(std::min(prelude.name.size(), kMaxNameBytes));
-  put(&length, 2);
-  put(prelude.name.data(), length);
-  put(&prelude.signature, 8);
+  if (!prelude.name.empty()) {
+    const auto length = static_cast<uint16_t>(std::min(prelude.name.size(), kMaxNameBytes));
+    put(&length, 2);
+    put(prelude.name.data(), length);
+    put(&prelude.signature, 8);
+  }
+  if (!prelude.note.empty()) {
+    const NoteBytes note(prelude.note);
+    put(note.bytes().data(), note.bytes().size());
+  }
+}
+
+NoteBytes::NoteBytes(std::span<const std::byte> note) {
+  if (note.empty()) return;
+  if (note.size() > kMaxNote) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a note of {} bytes; {} at most", note.size(), kMaxNote));
+  }
+  const auto length = static_cast<uint16_t>(note.size());
+  std::memcpy(bytes_, &length, 2);
+  std::memcpy(bytes_ + 2, note.data(), note.size());
+  size_ = 2 + note.size();
+}
+
+std::span<const std::byte> read_note(std::span<const std::byte>& body) {
+  Decoder in(body, {});
+  const size_t length = in.scalar<uint16_t>();
+  if (length == 0 || length > kMaxNote || length > in.remaining()) {
+    Decoder::fail(fmt::format("a note of {} bytes", length));
+  }
+  const auto note = in.rest().first(length);
+  body = in.rest().subspan(length);
+  return note;
 }
 
 CallPrelude read_prelude(uint8_t flags, std::span<const std::byte>& body) {
@@ -48,9 +76,10 @@ CallPrelude read_prelude(uint8_t flags, std::span<const std::byte>& body) {
     Decoder tail(body, {});
     prelude.signature = tail.scalar<uint64_t>();
     body = tail.rest();
-    return prelude;
+  } else {
+    body = in.rest();
   }
-  body = in.rest();
+  if (flags & kNoted) prelude.note = read_note(body);
   return prelude;
 }
 

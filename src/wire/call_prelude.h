@@ -16,13 +16,30 @@ namespace weft::wire {
 
 ///   u32 function   u16 depth   u16 zero   u64 remaining microseconds (0: no deadline)
 ///   with kNamed: u16 length, name, u64 signature
+///   with kNoted: a note
 struct CallPrelude {
   uint32_t function = 0;
   uint16_t depth = 0;
   uint64_t remaining_us = 0;
   std::string_view name;  // empty unless kNamed
   uint64_t signature = 0;
+  std::span<const std::byte> note = {};  // empty unless kNoted
 };
+
+/// What a layer above sends along with a call or a reply: u16 length, bytes.
+inline constexpr size_t kMaxNote = 2048;
+class NoteBytes {
+ public:
+  /// None for an empty note.
+  explicit NoteBytes(std::span<const std::byte> note);
+  std::span<const std::byte> bytes() const { return {bytes_, size_}; }
+
+ private:
+  std::byte bytes_[2 + kMaxNote];
+  size_t size_ = 0;
+};
+/// Reads a note from the front of `body` and drops it there. Throws kBadMessage.
+std::span<const std::byte> read_note(std::span<const std::byte>& body);
 
 /// The prelude's bytes, on the stack of whoever sends.
 class PreludeBytes {
@@ -31,7 +48,7 @@ class PreludeBytes {
   std::span<const std::byte> bytes() const { return {bytes_, size_}; }
 
  private:
-  std::byte bytes_[16 + 2 + 128 + 8];
+  std::byte bytes_[16 + 2 + 128 + 8 + 2 + kMaxNote];
   size_t size_ = 0;
 };
 

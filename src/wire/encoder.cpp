@@ -4,6 +4,7 @@
 #include <new>
 
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include "weft/codec.h"
@@ -124,6 +125,8 @@ void Encoder::tensor(const at::Tensor& tensor) {
 
 void Encoder::strided(const at::Tensor& original) {
   at::Tensor tensor = original;
+  // What is sent in its place has its history, whatever the mode of the thread that sends.
+  const c10::AutoGradMode mode(original.requires_grad() || c10::GradMode::is_enabled());
   if (tensor._is_zerotensor()) tensor = at::zeros_like(tensor);
   if (tensor.is_conj()) tensor = tensor.resolve_conj();
   if (tensor.is_neg()) tensor = tensor.resolve_neg();
@@ -147,7 +150,7 @@ void Encoder::strided(const at::Tensor& original) {
   append_entry(entries_, entry);
   tensor_bytes_ += entry.bytes;
   const void* data = entry.bytes ? tensor.data_ptr() : nullptr;
-  tensors_.push_back({std::move(tensor), data, entry.bytes});
+  tensors_.push_back({std::move(tensor), data, entry.bytes, original.requires_grad()});
 }
 
 void Encoder::sparse(const at::Tensor& tensor) {
@@ -164,7 +167,7 @@ void Encoder::sparse(const at::Tensor& tensor) {
   entry.sparse_dimensions = static_cast<uint8_t>(tensor.sparse_dim());
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), entry.sizes.begin());
   append_entry(entries_, entry);
-  tensors_.push_back({tensor, nullptr, 0});
+  tensors_.push_back({tensor, nullptr, 0, tensor.requires_grad()});
   strided(detached._indices().contiguous());
   strided(detached._values().contiguous());
 }

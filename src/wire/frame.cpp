@@ -11,8 +11,8 @@ namespace weft::wire {
 namespace {
 
 uint8_t allowed_flags(FrameKind kind) {
-  if (kind == FrameKind::kCall) return kNamed;
-  if (kind == FrameKind::kReply) return kFailed;
+  if (kind == FrameKind::kCall) return kNamed | kNoted;
+  if (kind == FrameKind::kReply) return kFailed | kNoted;
   return 0;
 }
 

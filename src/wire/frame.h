@@ -30,6 +30,7 @@ enum class FrameKind : uint8_t {
 enum FrameFlags : uint8_t {
   kNamed = 1,   // call: carries the function's name and signature besides its number
   kFailed = 2,  // reply: the body is an error, not a value
+  kNoted = 4,   // call, reply: carries a note of a layer above
 };
 
 struct FrameHeader {

@@ -11,7 +11,7 @@
 
 namespace weft::wire {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 
 struct Hello {
   uint16_t version = kProtocolVersion;

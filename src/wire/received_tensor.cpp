@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "wire/received_tensor.h"
 
+#include <optional>
+
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
 #include <fmt/format.h>
 
@@ -51,6 +54,9 @@ void check_sparse(const TensorEntry& row, const at::Tensor& indices, const at::T
 at::Tensor make_received_tensor(const TensorEntry& row, c10::DataPtr memory) {
   if (row.flags & kUndefined) return {};
   if (row.flags & kSparse) Decoder::fail("a sparse tensor inside a sparse tensor");
+  // Whoever receives it may do so for somebody else.
+  std::optional<c10::InferenceMode> normal;
+  if (c10::InferenceMode::is_enabled()) normal.emplace(false);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       make_storage(row.bytes, std::move(memory)), c10::DispatchKeySet(c10::DispatchKey::CPU),
       c10::scalarTypeToTypeMeta(row.dtype));
@@ -65,6 +71,8 @@ at::Tensor make_received_tensor(const TensorEntry& row, c10::DataPtr memory) {
 
 at::Tensor make_received_sparse(const TensorEntry& row, at::Tensor indices, at::Tensor values) {
   check_sparse(row, indices, values);
+  std::optional<c10::InferenceMode> normal;
+  if (c10::InferenceMode::is_enabled()) normal.emplace(false);
   at::Tensor tensor = at::_sparse_coo_tensor_unsafe(indices, values.detach(), row.size_list(),
                                                     values.options().layout(at::kSparse));
   tensor._coalesced_((row.flags & kCoalesced) != 0);

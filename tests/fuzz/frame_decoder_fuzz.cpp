@@ -65,6 +65,7 @@ void walk_body(const Frame& frame) {
       read_prelude(frame.header.flags, body);
       break;
     case FrameKind::kReply:
+      if (frame.header.flags & kNoted) read_note(body);
       if (frame.header.flags & kFailed) decode_failed(body);
       break;
     default:

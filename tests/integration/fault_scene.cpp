@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "fault_scene.h"
 
+#include <malloc.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -203,6 +204,11 @@ size_t resident_bytes(pid_t process) {
   size_t total = 0, resident = 0;
   file >> total >> resident;
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+size_t memory_now() {
+  malloc_trim(0);
+  return resident_bytes(getpid());
 }
 
 }  // namespace weft::test

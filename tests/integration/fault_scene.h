@@ -91,5 +91,7 @@ void break_connections();
 /// The port on which this process listens.
 int listening_port();
 size_t resident_bytes(pid_t process);
+/// Of this process, without what its heap could give back.
+size_t memory_now();
 
 }  // namespace weft::test

@@ -1,6 +1,5 @@
 // Remote references between real processes: holders and owners that are killed, and very many of
 // them. SPDX-License-Identifier: BSD-3-Clause
-#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -35,10 +34,6 @@ int64_t never() {
 }
 int64_t look_at(RRef<Thing> thing) { return thing.rpc_sync<&Thing::get>(); }
 uint64_t counter(const std::string& name) { return debug_info().counters.at(name); }
-size_t memory_now() {
-  malloc_trim(0);
-  return resident_bytes(getpid());
-}
 
 // --- a holder dies ---------------------------------------------------------------------------
 

@@ -12,6 +12,11 @@ class Ambient : public RefCounted {
  public:
   static Ambient* current() noexcept;
 
+  /// The call that user code runs for: this, or what this was made current within. Null if none.
+  virtual Ambient* call() { return this; }
+  /// What accompanies the calls made here on behalf of a layer above; null if nothing does.
+  virtual RefCounted* companion() { return nullptr; }
+
   /// Makes `ambient` current on this thread until the scope ends.
   class Scope {
    public:

@@ -15,6 +15,7 @@
 namespace weft::rpc {
 class Peer;
 class Link;
+class Companion;
 struct OutgoingCallAccess;
 }  // namespace weft::rpc
 
@@ -33,6 +34,8 @@ class OutgoingCall {
   virtual FutureCore& future() = 0;
   /// Decodes the result and settles the future with it. Throws kBadMessage if it does not decode.
   virtual void settle_with(Decoder& result, ContinuationSink* sink) = 0;
+  /// There will be no result. Must be quick.
+  virtual void on_failed(const Error& error) noexcept { (void)error; }
   /// The error to settle the future with; nothing if the call will settle it itself, later.
   virtual std::optional<Error> translate(const Error& error) { return error; }
 
@@ -51,6 +54,7 @@ class OutgoingCall {
   virtual void nudge() = 0;
 
   Ref<rpc::Peer> peer_;
+  Ref<rpc::Companion> companion_;  // until there is an outcome
   const FunctionEntry* function_ = nullptr;
   uint64_t id_ = 0;
   uint64_t sent_at_byte_ = 0;  // where the frame ends in the link's stream

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "wire/call_prelude.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include <gtest/gtest.h>
 
 #include "wire/limits.h"
@@ -69,6 +72,33 @@ TEST(CallPrelude, ReservedBytesAreZero) {
   std::span<const std::byte> body = bytes;
 
   EXPECT_THROW(read_prelude(0, body), Error);
+}
+
+TEST(CallPrelude, CarriesANote) {
+  const std::vector<std::byte> note(kMaxNote, std::byte{9});
+  for (const char* name : {"", "add"}) {
+    const uint8_t flags = kNoted | (*name ? kNamed : 0);
+    const std::vector<std::byte> bytes = encoded({7, 3, 1000, name, 5, note});
+    std::span<const std::byte> body = bytes;
+    const CallPrelude prelude = read_prelude(flags, body);
+    EXPECT_TRUE(std::equal(note.begin(), note.end(), prelude.note.begin(), prelude.note.end()));
+    EXPECT_TRUE(body.empty());
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      body = std::span(bytes).first(size);
+      EXPECT_THROW(read_prelude(flags, body), Error) << size;
+    }
+  }
+}
+
+TEST(Note, HasOneTo2048Bytes) {
+  EXPECT_TRUE(NoteBytes({}).bytes().empty());
+  EXPECT_THROW(NoteBytes(std::vector<std::byte>(kMaxNote + 1)), Error);
+  for (const uint16_t length : {uint16_t{0}, uint16_t{kMaxNote + 1}}) {
+    std::vector<std::byte> bytes(5000);
+    std::memcpy(bytes.data(), &length, 2);
+    std::span<const std::byte> body = bytes;
+    EXPECT_THROW(read_note(body), Error) << length;
+  }
 }
 
 TEST(FailedReply, ComesBackUnchanged) {

@@ -20,13 +20,13 @@ TEST(Hello, ComesBackUnchanged) { EXPECT_EQ(decode_hello(encoded(kHello)), kHell
 
 TEST(Hello, OfAnotherVersionTellsItsVersionOnly) {
   Hello newer = kHello;
-  newer.version = 2;
+  newer.version = kProtocolVersion + 1;
   std::vector<std::byte> bytes = encoded(newer);
   bytes.resize(5);
 
   const Hello decoded = decode_hello(bytes);
 
-  EXPECT_EQ(decoded.version, 2);
+  EXPECT_EQ(decoded.version, kProtocolVersion + 1);
   EXPECT_EQ(decoded.from_name, "");
 }
 

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "autograd/context_state.h"
+
+#include <cxxabi.h>
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include "autograd/contexts.h"
+#include "autograd/describe_exception.h"
+#include "autograd/gradient_call.h"
+#include "autograd/note.h"
+#include "autograd/reserved_functions.h"
+#include "base/log.h"
+#include "rpc/own_call.h"
+
+namespace weft::autograd {
+
+namespace {
+
+constexpr auto kReportTimeout = std::chrono::seconds(10);
+constexpr auto kAbortedCode = static_cast<uint8_t>(ErrorCode::kContextAborted);
+
+// A call made in a context while gradients are off: what it returns needs none.
+class Unrecorded final : public rpc::Companion {
+ public:
+  detail::Ref<rpc::Companion> on_call(rpc::AgentCore&, const WorkerInfo&, const Encoder&,
+                                      rpc::Note&) override {
+    return {};
+  }
+  void on_reply(const WorkerInfo&, std::span<const std::byte>,
+                std::span<at::Tensor> tensors) override {
+    for (at::Tensor& tensor : tensors) {
+      if (tensor.defined() && tensor.requires_grad()) tensor.set_requires_grad(false);
+    }
+  }
+  void on_answer(const WorkerInfo&, const Encoder*, rpc::Note&) override {}
+};
+
+}  // namespace
+
+ContextState::ContextState(rpc::AgentCore& agent, int64_t id)
+    : agent_(agent.weak_from_this()),
+      agent_address_(&agent),
+      id_(id),
+      self_(agent.runtime().self().info.id),
+      worker_(agent.runtime().name()) {
+  part_ = std::make_unique<PassPart>(id_, tape_);
+}
+
+// --- recording -------------------------------------------------------------------------------
+
+// Zero if there is nothing to record.
+uint64_t ContextState::record(int to, const Encoder& message) {
+  Edges edges;
+  for (const Encoder::OutgoingTensor& tensor : message.tensors()) {
+    if (tensor.requires_grad) edges.push_back(edge_of(tensor.keep));
+  }
+  return edges.empty() ? 0 : tape_.record(to, std::move(edges));
+}
+
+detail::Ref<rpc::Companion> ContextState::on_call(rpc::AgentCore& agent, const WorkerInfo& to,
+                                                  const Encoder& arguments, rpc::Note& note) {
+  if (!is_of(agent)) return {};
+  if (!c10::GradMode::is_enabled()) return detail::make_ref<Unrecorded>();
+  check();
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return {};
+    participants_.insert(to.id);
+  }
+  note = encode_note(CallNote{id_, record(to.id, arguments)});
+  return detail::Ref<rpc::Companion>::share(this);
+}
+
+void ContextState::on_reply(const WorkerInfo& from, std::span<const std::byte> note,
+                            std::span<at::Tensor> tensors) {
+  if (note.empty()) {
+    // Unless it has ended here too, its graph there is lost.
+    return fail(fmt::format("{} has given the context up", from.name));
+  }
+  const auto reply = decode_note<ReplyNote>(note);
+  if (reply.message == ReplyNote::kEnded) return let_go();
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return;
+    const auto members = static_cast<int>(agent_address_->members().size());
+    for (const uint16_t rank : reply.participants) {
+      if (rank < members) participants_.insert(rank);
+    }
+  }
+  on_received(from, reply.message, tensors);
+}
+
+void ContextState::on_received(const WorkerInfo& from, uint64_t message,
+                               std::span<at::Tensor> tensors) {
+  if (message != 0) begin_at(std::make_shared<Receipt>(id_, from.id, message), tensors);
+}
+
+void ContextState::on_answer(const WorkerInfo& to, const Encoder* value, rpc::Note& note) {
+  ReplyNote reply;
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return;
+    for (const int rank : participants_) {
+      if (reply.participants.size() == kMostParticipants) break;
+      reply.participants.push_back(static_cast<uint16_t>(rank));
+    }
+  }
+  if (value) reply.message = record(to.id, *value);
+  note = encode_note(reply);
+}
+
+// --- the pass --------------------------------------------------------------------------------
+
+Future<Answer> ContextState::ask(uint64_t pass, std::vector<uint64_t> messages) {
+  return ask({pass, std::move(messages), {}, std::make_shared<Promise<Answer>>()});
+}
+
+Future<Answer> ContextState::ask_roots(uint64_t pass, std::vector<at::Tensor> roots) {
+  return ask({pass, {}, std::move(roots), std::make_shared<Promise<Answer>>()});
+}
+
+Future<Answer> ContextState::ask(Question question) {
+  Future<Answer> answer = question.promise->future();
+  post(std::move(question));
+  return answer;
+}
+
+Future<RunReport> ContextState::run(RunOrder order) { return run(std::move(order), {}); }
+
+Future<RunReport> ContextState::run(RunOrder order, std::set<int> others) {
+  auto promise = std::make_shared<Promise<RunReport>>();
+  Future<RunReport> outcome = promise->future();
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) {
+      promise->set_value(RunReport{why_not(), {}});
+      return outcome;
+    }
+    if (run_) {
+      promise->set_value(RunReport{worker_ + ": another pass of this context is running", {}});
+      return outcome;
+    }
+    run_ = std::move(promise);
+    const bool leads = creator() == self_;
+    const bool reports = order.report && !leads;
+    dispatch_.begin(order.pass.number, reports ? std::optional(creator()) : std::nullopt);
+    if (leads) order_ = order;
+    unordered_ = std::move(others);
+  }
+  post(std::move(order));
+  return outcome;
+}
+
+std::vector<std::pair<int, Future<RunReport>>> ContextState::send_orders(Timeout timeout) {
+  auto agent = agent_.lock();
+  const std::lock_guard one_at_a_time(ordering_);
+  Lock lock(mutex_);
+  const std::set<int> rest = std::exchange(unordered_, {});
+  const RunOrder order = order_;
+  auto answers = std::exchange(ordered_, {});
+  lock.unlock();
+  for (const int rank : rest) {
+    answers.emplace_back(rank, rpc::own_call<sys_autograd_run>(*agent, rank, timeout, order));
+  }
+  return answers;
+}
+
+void ContextState::on_gradients(int from, ReturnedGradients returned) {
+  post(Arrived{from, std::move(returned)});
+}
+
+void ContextState::post(Event event) {
+  {
+    Lock lock(mutex_);
+    events_.push_back(std::move(event));
+    if (std::exchange(working_, true)) return;
+  }
+  work_off();
+}
+
+// The caller's deadline and end are not those of the pass.
+void ContextState::work_off() {
+  const auto self = detail::Ref<ContextState>::share(this);
+  const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
+  const c10::AutoGradMode off(false);
+  std::vector<Event> events;
+  while (take_events(events)) {
+    try {
+      for (Event& event : events) handle(event);
+      step();
+    } catch (const abi::__forced_unwind&) {
+      throw;
+    } catch (...) {
+      fail(describe_exception(std::current_exception()));
+    }
+  }
+}
+
+// False: there is nothing to do, and this thread works here no more.
+bool ContextState::take_events(std::vector<Event>& events) {
+  events.clear();
+  std::unique_ptr<PassPart> ended;
+  std::map<uint64_t, std::shared_ptr<const Tape::Sent>> taped;
+  Leaves leaves;
+  std::vector<Event> unanswered;
+  Lock lock(mutex_);
+  if (life_ == Life::kGood) {
+    std::swap(events, events_);
+    working_ = !events.empty() || part_->can_step();
+    return working_;
+  }
+  // What is freed here may take a while, and may be a lot.
+  unanswered.swap(events_);
+  ended.swap(part_);
+  part_ = std::make_unique<PassPart>(id_, tape_);
+  taped = tape_.take();
+  std::swap(leaves, gradients_);
+  working_ = false;
+  const std::string why = why_not();
+  lock.unlock();
+  for (Event& event : unanswered) {
+    if (auto* question = std::get_if<Question>(&event)) {
+      question->promise->set_value(Answer{{}, kAbortedCode, why});
+    }
+  }
+  return false;
+}
+
+void ContextState::handle(Event& event) {
+  std::visit([this](auto& each) { handle(each); }, event);
+}
+
+// A question that makes no sense is its asker's mistake, and no reason to give anything up here.
+void ContextState::handle(Question& question) {
+  Answer answer;
+  try {
+    answer.reached = question.roots.empty() ? part_->ask(question.pass, question.messages)
+                                            : part_->ask_roots(question.pass, question.roots);
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    answer.code = static_cast<uint8_t>(ErrorCode::kInvalidArgument);
+    answer.failure = fmt::format("{}: {}", worker_, describe_exception(std::current_exception()));
+  }
+  question.promise->set_value(std::move(answer));
+}
+
+void ContextState::handle(RunOrder& order) {
+  part_->run(order);
+  for (ReturnedGradients& each : order.gradients) part_->on_gradients(creator(), std::move(each));
+}
+
+void ContextState::step() {
+  if (part_->can_step()) {
+    if (!part_->next_is_quick()) send_held();
+    if (auto outgoing = part_->step()) send(std::move(*outgoing));
+  }
+  if (auto fresh = part_->take_finished()) publish(std::move(*fresh));
+  if (!part_->can_step()) send_held();
+}
+
+void ContextState::publish(Leaves fresh) {
+  // Only this thread changes them; others read them meanwhile.
+  Leaves sum = gradients_;
+  sum.add(std::move(fresh));
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return;
+    std::swap(gradients_, sum);
+    dispatch_.on_ran();
+  }
+  report_if_done();
+}
+
+void ContextState::on_delivered(int to, uint64_t pass) {
+  {
+    Lock lock(mutex_);
+    dispatch_.on_delivered(to, pass);
+  }
+  report_if_done();
+}
+
+void ContextState::on_finished(int rank) {
+  {
+    Lock lock(mutex_);
+    dispatch_.on_finished(rank);
+  }
+  report_if_done();
+}
+
+void ContextState::report_if_done() {
+  std::shared_ptr<Promise<RunReport>> run;
+  std::optional<std::vector<ReturnedGradients>> gradients;
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return;
+    gradients = dispatch_.take_report();
+    if (gradients) run = std::move(run_);
+  }
+  if (run) run->set_value(RunReport{"", std::move(*gradients)});
+}
+
+void ContextState::send(PassPart::Outgoing outgoing) {
+  if (outgoing.to == self_) return post(Arrived{self_, std::move(outgoing.returned)});
+  if (send_with_order(outgoing)) return;
+  Lock lock(mutex_);
+  std::optional<PassPart::Outgoing> now = dispatch_.send(std::move(outgoing));
+  lock.unlock();
+  if (now) send_now(std::move(*now));
+}
+
+bool ContextState::send_with_order(PassPart::Outgoing& outgoing) {
+  const std::lock_guard one_at_a_time(ordering_);
+  RunOrder order;
+  {
+    Lock lock(mutex_);
+    if (unordered_.erase(outgoing.to) == 0) return false;
+    order = order_;
+  }
+  auto agent = agent_.lock();
+  if (!agent) return true;
+  order.gradients.push_back(std::move(outgoing.returned));
+  auto answer = rpc::own_call<sys_autograd_run>(*agent, outgoing.to, Timeout(0), order);
+  Lock lock(mutex_);
+  ordered_.emplace_back(outgoing.to, std::move(answer));
+  return true;
+}
+
+void ContextState::send_held() {
+  std::vector<PassPart::Outgoing> held;
+  {
+    Lock lock(mutex_);
+    held = dispatch_.send_held();
+  }
+  for (PassPart::Outgoing& each : held) send_now(std::move(each));
+}
+
+void ContextState::send_now(PassPart::Outgoing outgoing) {
+  auto agent = agent_.lock();
+  if (!agent) return;
+  send_gradients(*agent, detail::Ref<ContextState>::share(this), outgoing.to, outgoing.returned);
+}
+
+// --- the end ---------------------------------------------------------------------------------
+
+void ContextState::fail(const std::string& cause) {
+  const std::string what = fmt::format("{}: {}", worker_, cause);
+  bool told = false;
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return;
+    told = run_ != nullptr;  // the order's answer tells it
+  }
+  auto agent = agent_.lock();
+  if (agent && creator() == self_) return Contexts::of(*agent).abort_everywhere(id_, what);
+  abort(what);
+  if (!agent || told) return;
+  try {
+    rpc::own_call<sys_autograd_fail>(*agent, creator(), kReportTimeout, id_, what);
+  } catch (const Error&) {
+    // The creator is gone, or this agent is: both end the context anyway.
+  }
+}
+
+void ContextState::abort(const std::string& cause) { end(Life::kAborted, cause); }
+void ContextState::let_go() { end(Life::kReleased, "the context has ended"); }
+
+void ContextState::end(Life how, const std::string& cause) {
+  std::shared_ptr<Promise<RunReport>> run;
+  Dispatch ended;
+  {
+    Lock lock(mutex_);
+    if (life_ == Life::kGood) cause_ = cause;
+    life_ = how == Life::kReleased ? how : std::max(life_, how);
+    run = std::move(run_);
+    std::swap(ended, dispatch_);
+    unordered_.clear();
+  }
+  if (run) run->set_value(RunReport{cause, {}});
+  {
+    Lock lock(mutex_);
+    if (std::exchange(working_, true)) return;  // whoever works frees it
+  }
+  std::vector<Event> none;
+  take_events(none);
+}
+
+// Under the lock.
+std::string ContextState::why_not() const {
+  return life_ == Life::kReleased ? fmt::format("{}: context {} has ended", worker_, id_) : cause_;
+}
+
+std::optional<Error> ContextState::aborted() const {
+  Lock lock(mutex_);
+  if (life_ != Life::kAborted) return std::nullopt;
+  return Error(ErrorCode::kContextAborted,
+               fmt::format("autograd context {} was given up: {}", id_, cause_));
+}
+
+void ContextState::check() const {
+  if (auto error = aborted()) throw *error;
+}
+
+at::Tensor ContextState::gradient(const at::Tensor& leaf) const {
+  check();
+  Lock lock(mutex_);
+  return gradients_.find(leaf);
+}
+
+std::vector<std::pair<at::Tensor, at::Tensor>> ContextState::gradients() const {
+  check();
+  Lock lock(mutex_);
+  return gradients_.all();
+}
+
+std::set<int> ContextState::participants() const {
+  Lock lock(mutex_);
+  return participants_;
+}
+
+void ContextState::note_participant(int rank) {
+  Lock lock(mutex_);
+  participants_.insert(rank);
+}
+
+bool ContextState::busy() const {
+  Lock lock(mutex_);
+  return working_ || run_;
+}
+
+size_t ContextState::leaves() const {
+  Lock lock(mutex_);
+  return gradients_.size();
+}
+
+}  // namespace weft::autograd

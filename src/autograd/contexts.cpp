@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "autograd/contexts.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "autograd/note.h"
+#include "autograd/reserved_functions.h"
+#include "base/log.h"
+#include "rpc/own_call.h"
+
+namespace weft::autograd {
+
+namespace {
+
+constexpr auto kTellTimeout = std::chrono::seconds(10);
+constexpr size_t kMostGivenUp = 100'000;
+// Contexts that end within so long are told of together.
+constexpr auto kEndTogether = std::chrono::milliseconds(1);
+
+std::shared_ptr<rpc::AgentPart> make_contexts(rpc::AgentCore& agent) {
+  register_reserved_functions();
+  return std::make_shared<Contexts>(agent);
+}
+const size_t part_index = rpc::register_agent_part(&make_contexts);
+
+// Not on behalf of whatever runs on this thread.
+struct OnOnesOwn {
+  detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
+};
+
+// A late call in a context that has ended: whoever made it learns that.
+class Ended final : public rpc::Companion {
+ public:
+  detail::Ref<rpc::Companion> on_call(rpc::AgentCore&, const WorkerInfo&, const Encoder&,
+                                      rpc::Note&) override {
+    return {};
+  }
+  void on_reply(const WorkerInfo&, std::span<const std::byte>, std::span<at::Tensor>) override {}
+  void on_answer(const WorkerInfo&, const Encoder*, rpc::Note& note) override {
+    note = encode_note(ReplyNote{ReplyNote::kEnded, {}});
+  }
+};
+
+// Nobody waits for the answer.
+template <auto F, typename... Args>
+void tell(rpc::AgentCore& agent, int rank, const Args&... args) {
+  const OnOnesOwn here;
+  try {
+    rpc::own_call<F>(agent, rank, kTellTimeout, args...);
+  } catch (const Error&) {
+    // Those who are not told ask.
+  }
+}
+
+}  // namespace
+
+void check_root(const at::Tensor& root) {
+  std::string wrong;
+  if (!root.defined()) {
+    wrong = "an undefined tensor";
+  } else if (!root.requires_grad()) {
+    wrong = "a tensor that requires no gradient";
+  } else if (root.numel() != 1) {
+    wrong = fmt::format("a tensor of {} elements; a root must be a scalar", root.numel());
+  } else if (!c10::isFloatingType(root.scalar_type())) {
+    wrong = fmt::format("a tensor of {}", root.toString());
+  }
+  if (!wrong.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "a backward pass cannot begin with " + wrong);
+  }
+}
+
+Contexts::Contexts(rpc::AgentCore& agent)
+    : agent_(agent.weak_from_this()),
+      agent_address_(&agent),
+      runtime_(agent.runtime().shared_from_this()),
+      watch_interval_(runtime_->options.rref_lease / 3) {}
+
+Contexts& Contexts::of(rpc::AgentCore& agent) {
+  return static_cast<Contexts&>(agent.part(part_index));
+}
+
+// --- the table -------------------------------------------------------------------------------
+
+detail::Ref<ContextState> Contexts::create() {
+  std::lock_guard lock(mutex_);
+  if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
+  // Of the process: a tensor may outlive an agent, and there may be several.
+  static std::atomic<uint64_t> last{0};
+  const int64_t id = ContextState::make_id(runtime_->self().info.id, ++last);
+  auto state = detail::make_ref<ContextState>(*agent_address_, id);
+  contexts_.emplace(id, state);
+  return state;
+}
+
+detail::Ref<ContextState> Contexts::find(int64_t id) {
+  std::lock_guard lock(mutex_);
+  auto found = contexts_.find(id);
+  return found == contexts_.end() ? detail::Ref<ContextState>() : found->second;
+}
+
+detail::Ref<ContextState> Contexts::get(int64_t id) {
+  if (auto state = find(id)) return state;
+  check_not_given_up(id);
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} has no part in an autograd context {} (any more)", runtime_->name(), id));
+}
+
+detail::Ref<ContextState> Contexts::led_by(const WorkerInfo& leader, int64_t id) {
+  if (ContextState::creator_of(id) != leader.id) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} leads a pass of context {}, which is not its own", leader.name, id));
+  }
+  return get(id);
+}
+
+detail::Ref<ContextState> Contexts::join(const WorkerInfo& leader, int64_t id) {
+  if (ContextState::creator_of(id) == leader.id) {
+    if (auto state = find_or_join(id)) return state;
+  }
+  return led_by(leader, id);
+}
+
+// Null if it is one of our own that has ended.
+detail::Ref<ContextState> Contexts::find_or_join(int64_t id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = contexts_.find(id); found != contexts_.end()) return found->second;
+    if (stopped_ || ContextState::creator_of(id) == runtime_->self().info.id) return {};
+    if (given_up_.contains(id)) refuse_given_up(id);
+    auto state = detail::make_ref<ContextState>(*agent_address_, id);
+    contexts_.emplace(id, state);
+    if (std::exchange(alarm_set_, true)) return state;
+  }
+  watch_before_long();
+  return find(id);
+}
+
+void Contexts::check_not_given_up(int64_t id) {
+  if (has_given_up(id)) refuse_given_up(id);
+}
+
+void Contexts::refuse_given_up(int64_t id) const {
+  throw Error(ErrorCode::kContextAborted,
+              fmt::format("autograd context {} was given up: {} could not reach the worker that "
+                          "made it",
+                          id, runtime_->name()));
+}
+
+// Its creator is gone. If it only seemed so, nothing may go on as if nothing had happened.
+void Contexts::give_up(int64_t id, const std::string& cause) {
+  detail::Ref<ContextState> state;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = contexts_.find(id);
+    if (found == contexts_.end()) return;
+    state = std::move(found->second);
+    contexts_.erase(found);
+    if (given_up_.size() == kMostGivenUp) given_up_.erase(given_up_.begin());
+    given_up_.insert(id);
+  }
+  state->abort(cause);
+}
+
+void Contexts::forget(int64_t id) {
+  detail::Ref<ContextState> state;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = contexts_.find(id);
+    if (found == contexts_.end()) return;
+    state = std::move(found->second);
+    contexts_.erase(found);
+  }
+  state->let_go();
+}
+
+void Contexts::release(ContextState& state) {
+  std::set<int> others = state.participants();
+  others.erase(runtime_->self().info.id);
+  forget(state.id());
+  if (others.empty()) return;
+  std::shared_ptr<rpc::Alarm> telling;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    const bool is_first = ended_.empty();
+    for (const int rank : others) ended_[rank].push_back(state.id());
+    if (!is_first) return;
+    if (!telling_) telling_ = make_alarm(&Contexts::tell_ended);
+    telling = telling_;
+  }
+  telling->set(runtime_->clock->now() + kEndTogether);
+}
+
+void Contexts::tell_ended() {
+  std::map<int, std::vector<int64_t>> ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended.swap(ended_);
+  }
+  auto agent = agent_.lock();
+  if (!agent || agent->stopped()) return;
+  for (const auto& [rank, ids] : ended) tell<sys_autograd_release>(*agent, rank, ids);
+}
+
+std::shared_ptr<rpc::Alarm> Contexts::make_alarm(void (Contexts::*ring)()) {
+  return rpc::Alarm::make(runtime_->io, [weak = weak_from_this(), io = &runtime_->io, ring] {
+    auto* later = new detail::Continuation;
+    later->task = [weak, ring] {
+      if (auto contexts = weak.lock()) ((*contexts).*ring)();
+    };
+    io->post(later);
+  });
+}
+
+void Contexts::abort_everywhere(int64_t id, const std::string& cause) {
+  const auto state = find(id);
+  if (!state || ContextState::creator_of(id) != runtime_->self().info.id) return;
+  state->abort(cause);
+  auto agent = agent_.lock();
+  if (!state->take_telling() || !agent || agent->stopped()) return;
+  for (const int rank : state->participants()) {
+    if (rank != runtime_->self().info.id) tell<sys_autograd_abort>(*agent, rank, id, cause);
+  }
+}
+
+bool Contexts::has_given_up(int64_t id) {
+  std::lock_guard lock(mutex_);
+  return given_up_.contains(id);
+}
+
+Contexts::Life Contexts::life(int64_t id) {
+  const auto state = find(id);
+  if (!state) return Life::kEnded;
+  return state->aborted() ? Life::kAborted : Life::kGood;
+}
+
+std::vector<detail::Ref<ContextState>> Contexts::all() {
+  std::lock_guard lock(mutex_);
+  std::vector<detail::Ref<ContextState>> states;
+  for (const auto& [id, state] : contexts_) states.push_back(state);
+  return states;
+}
+
+Census Contexts::census() {
+  Census census;
+  for (const auto& state : all()) {
+    ++census.contexts;
+    census.messages += state->messages();
+    census.gradients += state->leaves();
+  }
+  return census;
+}
+
+// --- as a part of the agent ------------------------------------------------------------------
+
+detail::Ref<rpc::Companion> Contexts::on_note(const WorkerInfo& from,
+                                              std::span<const std::byte> note,
+                                              std::span<at::Tensor> tensors) {
+  const auto call = decode_note<CallNote>(note);
+  const int creator = ContextState::creator_of(call.context);
+  if (creator < 0 || static_cast<size_t>(creator) >= runtime_->group.members.size()) {
+    Decoder::fail(fmt::format("a call in context {}, whose creator nobody is", call.context));
+  }
+  const auto state = find_or_join(call.context);
+  if (!state) return detail::make_ref<Ended>();
+  state->check();
+  state->on_received(from, call.message, tensors);
+  return state;
+}
+
+rpc::Idleness Contexts::idleness() {
+  for (const auto& state : all()) {
+    if (state->busy()) return {false, 0};
+  }
+  return {};
+}
+
+void Contexts::on_stopping() {
+  std::unordered_map<int64_t, detail::Ref<ContextState>> ended;
+  std::vector<std::shared_ptr<rpc::Alarm>> alarms;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(stopped_, true)) return;
+    ended.swap(contexts_);
+    for (auto* each : {&alarm_, &telling_}) {
+      if (*each) alarms.push_back(std::move(*each));
+    }
+  }
+  for (const auto& alarm : alarms) alarm->remove();
+  for (const auto& [id, state] : ended) state->abort(runtime_->name() + " was shut down");
+}
+
+void Contexts::describe(DebugInfo& info) {
+  const Census counted = census();
+  info.counters["autograd.contexts"] = counted.contexts;
+  info.counters["autograd.messages"] = counted.messages;
+  info.counters["autograd.gradients"] = counted.gradients;
+}
+
+// --- contexts of others ----------------------------------------------------------------------
+
+void Contexts::watch_before_long() {
+  std::shared_ptr<rpc::Alarm> alarm;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    if (!alarm_) alarm_ = make_alarm(&Contexts::watch);
+    alarm = alarm_;
+  }
+  alarm->set(runtime_->clock->now() + watch_interval_);
+}
+
+void Contexts::watch() {
+  std::map<int, std::vector<int64_t>> by_creator;
+  bool others = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, state] : contexts_) {
+      if (state->creator() == runtime_->self().info.id) continue;
+      others = true;
+      if (!watching_.contains(state->creator())) by_creator[state->creator()].push_back(id);
+    }
+    alarm_set_ = others;
+    for (const auto& [rank, ids] : by_creator) watching_.insert(rank);
+  }
+  for (auto& [rank, ids] : by_creator) ask_creator(rank, std::move(ids));
+  if (others) watch_before_long();
+}
+
+// No timeout: a creator that does not live is noticed by its heartbeat.
+void Contexts::ask_creator(int rank, std::vector<int64_t> ids) {
+  auto agent = agent_.lock();
+  if (!agent) return;
+  const OnOnesOwn here;
+  try {
+    rpc::own_call<sys_autograd_watch>(*agent, rank, Timeout(0), ids)
+        .on_ready([weak = weak_from_this(), rank, ids](const Future<std::vector<uint8_t>>& answer) {
+          if (auto contexts = weak.lock()) contexts->on_watched(rank, ids, answer);
+        });
+  } catch (const Error&) {
+    // This agent is being shut down.
+  }
+}
+
+void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,
+                          const Future<std::vector<uint8_t>>& answer) {
+  {
+    std::lock_guard lock(mutex_);
+    watching_.erase(rank);
+    if (!answer.error()) unreachable_.erase(rank);
+  }
+  if (const auto error = answer.error()) {
+    if (!is_gone(rank, *error)) return;  // asked again
+    for (const int64_t id : ids) give_up(id, "its creator is gone: " + error->message());
+    base::log(LogLevel::kInfo, runtime_->name(),
+              fmt::format("{} autograd contexts end with {}, which made them: {}", ids.size(),
+                          runtime_->group.members[static_cast<size_t>(rank)].info.name,
+                          error->message()));
+    return;
+  }
+  const std::vector<uint8_t> lives = answer.wait();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto life = i < lives.size() ? static_cast<Life>(lives[i]) : Life::kEnded;
+    if (life == Life::kEnded) forget(ids[i]);
+    if (life == Life::kAborted) {
+      if (const auto state = find(ids[i])) state->abort("its creator has given it up");
+    }
+  }
+}
+
+// One that refuses a connection once may be out of descriptors.
+bool Contexts::is_gone(int creator, const Error& error) {
+  if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kUnauthenticated) {
+    return true;
+  }
+  if (error.code() != ErrorCode::kUnavailable) return false;
+  std::lock_guard lock(mutex_);
+  return !unreachable_.insert(creator).second;
+}
+
+}  // namespace weft::autograd

@@ -1,0 +1,93 @@
+// All contexts that an agent has a part in, its own and those of others.
+//
+// The creator of a context tells those it knows to take part when it ends. Whoever has a part asks
+// the creator now and then whether it still exists: that ends it where the telling went astray,
+// came before a late call, or the creator is gone. SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "autograd/context_state.h"
+#include "rpc/agent_core.h"
+#include "rpc/agent_part.h"
+#include "rpc/alarm.h"
+#include "weft/autograd.h"
+
+namespace weft::autograd {
+
+/// Throws kInvalidArgument for a tensor that no pass can begin with.
+void check_root(const at::Tensor& root);
+
+class Contexts final : public rpc::AgentPart, public std::enable_shared_from_this<Contexts> {
+ public:
+  explicit Contexts(rpc::AgentCore& agent);
+  static Contexts& of(rpc::AgentCore& agent);
+
+  detail::Ref<ContextState> create();
+  /// Null if there is none.
+  detail::Ref<ContextState> find(int64_t id);
+  /// Throw kInvalidArgument if there is none, or `leader` did not make it; `join` takes part.
+  detail::Ref<ContextState> get(int64_t id);
+  detail::Ref<ContextState> led_by(const WorkerInfo& leader, int64_t id);
+  detail::Ref<ContextState> join(const WorkerInfo& leader, int64_t id);
+
+  /// Of a context of this worker's: frees it here and tells the others to.
+  void release(ContextState& state);
+  void abort_everywhere(int64_t id, const std::string& cause);
+  /// Frees it here.
+  void forget(int64_t id);
+  /// Whether this worker had a part in it and could not reach its creator any more.
+  bool has_given_up(int64_t id);
+  enum class Life : uint8_t { kEnded, kGood, kAborted };
+  Life life(int64_t id);
+
+  Census census();
+
+  // rpc::AgentPart:
+  detail::Ref<rpc::Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
+                                      std::span<at::Tensor> tensors) override;
+  rpc::Idleness idleness() override;
+  void on_stopping() override;
+  void describe(DebugInfo& info) override;
+
+ private:
+  detail::Ref<ContextState> find_or_join(int64_t id);
+  void check_not_given_up(int64_t id);
+  [[noreturn]] void refuse_given_up(int64_t id) const;
+  void give_up(int64_t id, const std::string& cause);
+  bool is_gone(int creator, const Error& error);
+  std::vector<detail::Ref<ContextState>> all();
+  std::shared_ptr<rpc::Alarm> make_alarm(void (Contexts::*ring)());
+  void tell_ended();
+  void watch_before_long();
+  void watch();
+  void ask_creator(int rank, std::vector<int64_t> ids);
+  void on_watched(int rank, const std::vector<int64_t>& ids,
+                  const Future<std::vector<uint8_t>>& answer);
+
+  const std::weak_ptr<rpc::AgentCore> agent_;
+  rpc::AgentCore* const agent_address_;
+  const std::shared_ptr<rpc::Runtime> runtime_;
+  const base::Duration watch_interval_;
+
+  std::mutex mutex_;
+  bool stopped_ = false;
+  std::unordered_map<int64_t, detail::Ref<ContextState>> contexts_;
+  std::set<int64_t> given_up_;  // because their creators could not be reached
+  std::set<int> unreachable_;   // creators, when they were last asked
+  std::set<int> watching_;      // creators that have been asked and have not answered
+  std::shared_ptr<rpc::Alarm> alarm_;
+  bool alarm_set_ = false;
+  std::map<int, std::vector<int64_t>> ended_;  // of our own: who is still to be told
+  std::shared_ptr<rpc::Alarm> telling_;
+};
+
+}  // namespace weft::autograd

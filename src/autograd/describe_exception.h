@@ -1,0 +1,14 @@
+// An exception of a node's, for whoever waits on another worker.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace weft::autograd {
+
+/// Its type and its text, without a stack trace.
+std::string describe_exception(std::exception_ptr error);
+
+}  // namespace weft::autograd

@@ -1,0 +1,77 @@
+// What one worker sends in a pass, and when it has nothing left to do in it. No threads, no
+// messages.
+//
+// Gradients for the leader may wait for the report, if nothing else has to be done before it. Who
+// has not heard that its gradients arrived is not finished: if it were to die with them unsent,
+// nobody would know.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "autograd/pass_part.h"
+
+namespace weft::autograd {
+
+class Dispatch {
+ public:
+  using Outgoing = PassPart::Outgoing;
+
+  /// `reports_to`: the rank of the leader, if gradients for it may go with the report.
+  void begin(uint64_t pass, std::optional<int> reports_to) {
+    pass_ = pass;
+    reports_to_ = reports_to;
+    held_.clear();
+    undelivered_.clear();
+    ran_ = false;
+    over_ = false;
+  }
+
+  /// What is to be sent now; nothing if it is held.
+  std::optional<Outgoing> send(Outgoing outgoing) {
+    if (outgoing.to == reports_to_) {
+      held_.push_back(std::move(outgoing));
+      return std::nullopt;
+    }
+    ++undelivered_[outgoing.to];
+    return outgoing;
+  }
+  /// There is more to do, or to wait for, than the leader should wait for them.
+  std::vector<Outgoing> send_held() {
+    for (const Outgoing& each : held_) ++undelivered_[each.to];
+    return std::exchange(held_, {});
+  }
+
+  void on_delivered(int to, uint64_t pass) {
+    auto found = undelivered_.find(to);
+    if (pass != pass_ || found == undelivered_.end()) return;
+    if (--found->second == 0) undelivered_.erase(found);
+  }
+  /// That worker has finished its part, so all that was sent to it has arrived.
+  void on_finished(int rank) { undelivered_.erase(rank); }
+  void on_ran() { ran_ = true; }
+
+  /// Once, when nothing is left to do: what goes with the report.
+  std::optional<std::vector<ReturnedGradients>> take_report() {
+    if (over_ || !ran_ || !undelivered_.empty()) return std::nullopt;
+    over_ = true;
+    std::vector<ReturnedGradients> gradients;
+    for (Outgoing& each : std::exchange(held_, {})) gradients.push_back(std::move(each.returned));
+    return gradients;
+  }
+
+ private:
+  uint64_t pass_ = 0;
+  std::optional<int> reports_to_;
+  std::vector<Outgoing> held_;
+  std::map<int, size_t> undelivered_;  // by rank
+  bool ran_ = false;
+  bool over_ = true;
+};
+
+}  // namespace weft::autograd

@@ -1,0 +1,42 @@
+// Leaf tensors and their gradients.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <unordered_map>
+#include <utility>
+
+#include "autograd/torch_graph.h"
+
+namespace weft::autograd {
+
+class Leaves {
+ public:
+  void add(const at::Tensor& leaf, at::Tensor gradient) {
+    Entry& entry = entries_[leaf.unsafeGetTensorImpl()];
+    entry.leaf = leaf;
+    accumulate(entry.gradient, std::move(gradient));
+  }
+  void add(Leaves more) {
+    for (auto& [key, entry] : more.entries_) add(entry.leaf, std::move(entry.gradient));
+  }
+  /// Undefined if there is none.
+  at::Tensor find(const at::Tensor& leaf) const {
+    auto found = entries_.find(leaf.unsafeGetTensorImpl());
+    return found == entries_.end() ? at::Tensor() : found->second.gradient;
+  }
+  std::vector<std::pair<at::Tensor, at::Tensor>> all() const {
+    std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
+    for (const auto& [key, entry] : entries_) pairs.emplace_back(entry.leaf, entry.gradient);
+    return pairs;
+  }
+  size_t size() const { return entries_.size(); }
+
+ private:
+  struct Entry {
+    at::Tensor leaf, gradient;
+  };
+  std::unordered_map<c10::TensorImpl*, Entry> entries_;  // the leaf keeps its key
+};
+
+}  // namespace weft::autograd

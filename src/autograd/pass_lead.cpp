@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "autograd/pass_lead.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "autograd/reserved_functions.h"
+#include "rpc/own_call.h"
+
+namespace weft::autograd {
+
+namespace {
+
+// While one worker is waited for, the others are looked after so often.
+constexpr auto kLookAround = std::chrono::milliseconds(5);
+
+base::Time deadline_of(rpc::AgentCore& agent, const BackwardOptions& options) {
+  rpc::Runtime& runtime = agent.runtime();
+  const Timeout timeout =
+      options.timeout.value_or(Timeout(runtime.default_timeout.load(std::memory_order_relaxed)));
+  if (timeout.count() < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a timeout of {} ns for a backward pass", timeout.count()));
+  }
+  return timeout.count() == 0 ? base::Time::max() : base::later(runtime.clock->now(), timeout);
+}
+
+struct Failure {
+  std::string cause;
+};
+
+// Not waited for: who has it may wait for this thread.
+std::unique_lock<std::mutex> take_lead(ContextState& state) {
+  std::unique_lock lock(state.leading(), std::try_to_lock);
+  if (lock.owns_lock()) return lock;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("a pass of autograd context {} is running already", state.id()));
+}
+
+bool is_mistake(const Answer& answer) {
+  return answer.code == static_cast<uint8_t>(ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+
+PassLead::PassLead(rpc::AgentCore& agent, ContextState& state, const BackwardOptions& options)
+    : agent_(agent),
+      state_(state),
+      options_(options),
+      self_(agent.runtime().self().info.id),
+      only_one_(take_lead(state)),
+      pass_{state.id(), state.next_pass()},
+      deadline_(deadline_of(agent, options)) {}
+
+void PassLead::run_from(const std::vector<at::Tensor>& roots) {
+  if (roots.empty()) throw Error(ErrorCode::kInvalidArgument, "a backward pass without roots");
+  for (const at::Tensor& root : roots) check_root(root);
+  state_.check();
+  const Answer here = state_.ask_roots(pass_.number, roots).wait();
+  state_.check();
+  if (is_mistake(here)) throw Error(ErrorCode::kInvalidArgument, here.failure);
+  run(self_, here);
+}
+
+void PassLead::run_from(const RRef<at::Tensor>& root) {
+  if (root.is_owner()) return run_from(std::vector{own_value(root)});
+  state_.check();
+  const int owner = root.owner().id;
+  state_.note_participant(owner);
+  const detail::RRefTarget<at::Tensor> target(detail::RRefAccess::handle(root)->id());
+  const Future<Answer> asked =
+      detail::RRefAccess::call<&sys_autograd_ask_root>(root, time_left(), true, target, pass_);
+  Answer there;
+  try {
+    there = await(asked);
+  } catch (const Failure& failure) {
+    there = {{}, static_cast<uint8_t>(ErrorCode::kContextAborted), failure.cause};
+  }
+  if (is_mistake(there)) throw Error(ErrorCode::kInvalidArgument, there.failure);
+  run(owner, there);
+}
+
+at::Tensor PassLead::own_value(const RRef<at::Tensor>& root) const {
+  const Timeout left = time_left();
+  if (left.count() > 0 && !detail::RRefAccess::handle(root)->object()->settled().wait_for(left)) {
+    throw Error(ErrorCode::kTimeout, "the tensor to begin at was not there in time");
+  }
+  return root.local_value();
+}
+
+void PassLead::run(int root_rank, const Answer& roots) {
+  course_.emplace(std::set<int>{root_rank});
+  std::string cause;
+  try {
+    if (roots.code != 0) throw Failure{roots.failure};
+    if (options_.mode == Mode::kSimple) {
+      std::set<int> everybody = state_.participants();
+      everybody.insert(self_);
+      carry_out(course_->begin_with(everybody));
+    } else {
+      carry_out(course_->begin({roots.reached}));
+      await_answers();
+    }
+    await_finished();
+    return;
+  } catch (const Failure& failure) {
+    cause = failure.cause;
+  } catch (const Error& error) {
+    cause = error.message();
+  }
+  Contexts::of(agent_).abort_everywhere(state_.id(), cause);
+  state_.check();
+  throw Error(ErrorCode::kContextAborted, cause);
+}
+
+void PassLead::carry_out(const PassCourse::Orders& orders) {
+  for (const auto& [rank, messages] : orders.ask) ask(rank, messages);
+  if (!orders.run.empty()) order(orders.run);
+}
+
+void PassLead::ask(int rank, const std::vector<uint64_t>& messages) {
+  state_.note_participant(rank);
+  questions_.emplace_back(rank, rank == self_ ? state_.ask(pass_.number, messages)
+                                              : rpc::own_call<sys_autograd_ask>(
+                                                    agent_, rank, time_left(), pass_, messages));
+}
+
+// What this worker has for others goes with their orders: its own part runs first.
+void PassLead::order(const std::vector<int>& ranks) {
+  std::set<int> others(ranks.begin(), ranks.end());
+  others.erase(self_);
+  // Of several that report, one would have to wait until the one before it has.
+  const bool report = others.size() == 1;
+  const Future<RunReport> own = state_.run(
+      {pass_, options_.retain_graph, options_.mode == Mode::kSimple, report, {}}, others);
+  running_ = state_.send_orders(time_left());
+  running_.emplace_back(self_, own);
+}
+
+void PassLead::await_answers() {
+  while (!questions_.empty()) {
+    const auto [rank, future] = questions_.front();
+    const Answer answer = await(future);
+    questions_.pop_front();
+    if (answer.code != 0) throw Failure{answer.failure};
+    const auto members = static_cast<int>(agent_.members().size());
+    for (const auto& [from, messages] : answer.reached) {
+      if (from < 0 || from >= members) throw Failure{name(rank) + " names a worker nobody is"};
+    }
+    carry_out(course_->on_answer(answer.reached));
+  }
+}
+
+void PassLead::await_finished() {
+  while (!running_.empty()) {
+    const auto [rank, future] = running_.front();
+    take_gradients(rank, await(future));
+    running_.erase(running_.begin());
+    course_->on_finished(rank);
+  }
+}
+
+void PassLead::take_gradients(int rank, RunReport report) {
+  if (!report.failure.empty()) throw Failure{report.failure};
+  for (ReturnedGradients& each : report.gradients) state_.on_gradients(rank, std::move(each));
+  state_.on_finished(rank);
+}
+
+template <typename T>
+T PassLead::await(const Future<T>& future) {
+  while (!future.ready()) {
+    const base::Duration left = deadline_ - agent_.runtime().clock->now();
+    if (left <= base::Duration(0)) run_out_of_time();
+    if (future.wait_for(std::min<base::Duration>(left, kLookAround))) break;
+    look_for_failure();
+  }
+  if (const auto error = future.error()) {
+    if (error->code() == ErrorCode::kTimeout) run_out_of_time();
+    throw Failure{error->message()};
+  }
+  return future.wait();
+}
+
+// Of those that are not waited for at the moment.
+void PassLead::look_for_failure() {
+  if (const auto error = state_.aborted()) throw *error;
+  for (const auto& [rank, future] : questions_) {
+    if (!future.ready()) continue;
+    if (const auto error = future.error()) throw Failure{error->message()};
+  }
+  for (const auto& [rank, future] : running_) {
+    if (!future.ready()) continue;
+    if (const auto error = future.error()) throw Failure{error->message()};
+    if (RunReport report = future.wait(); !report.failure.empty()) throw Failure{report.failure};
+  }
+}
+
+Timeout PassLead::time_left() const {
+  if (deadline_ == base::Time::max()) return Timeout(0);
+  return std::max<Timeout>(deadline_ - agent_.runtime().clock->now(), std::chrono::microseconds(1));
+}
+
+void PassLead::run_out_of_time() const {
+  std::string missing;
+  for (const auto& [rank, future] : questions_) missing += " " + name(rank);
+  for (const auto& [rank, future] : running_) {
+    if (!future.ready()) missing += " " + name(rank);
+  }
+  throw Failure{fmt::format("the pass took longer than its timeout; unfinished:{}{}", missing,
+                            options_.mode == Mode::kSimple
+                                ? "; in simple mode every result that was sent must be used"
+                                : "")};
+}
+
+std::string PassLead::name(int rank) const {
+  return agent_.members()[static_cast<size_t>(rank)].name;
+}
+
+}  // namespace weft::autograd

@@ -1,0 +1,56 @@
+// Leads one backward pass: carries out what PassCourse says, on the thread that waits for the pass.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autograd/contexts.h"
+#include "autograd/pass_course.h"
+#include "weft/autograd.h"
+
+namespace weft::autograd {
+
+class PassLead {
+ public:
+  PassLead(rpc::AgentCore& agent, ContextState& state, const BackwardOptions& options);
+
+  /// Return when every worker has its gradients. Throw kInvalidArgument for wrong roots, then
+  /// nothing has changed, and kContextAborted, then the context is over everywhere.
+  void run_from(const std::vector<at::Tensor>& roots);
+  void run_from(const RRef<at::Tensor>& root);
+
+ private:
+  at::Tensor own_value(const RRef<at::Tensor>& root) const;
+  void run(int root_rank, const Answer& roots);
+  void carry_out(const PassCourse::Orders& orders);
+  void ask(int rank, const std::vector<uint64_t>& messages);
+  void order(const std::vector<int>& ranks);
+  void await_answers();
+  void await_finished();
+  void take_gradients(int rank, RunReport report);
+  template <typename T>
+  T await(const Future<T>& future);
+  void look_for_failure();
+  Timeout time_left() const;
+  [[noreturn]] void run_out_of_time() const;
+  std::string name(int rank) const;
+
+  rpc::AgentCore& agent_;
+  ContextState& state_;
+  const BackwardOptions options_;
+  const int self_;
+  const std::unique_lock<std::mutex> only_one_;
+  const PassId pass_;
+  const base::Time deadline_;
+  std::optional<PassCourse> course_;
+  std::deque<std::pair<int, Future<Answer>>> questions_;
+  std::vector<std::pair<int, Future<RunReport>>> running_;
+};
+
+}  // namespace weft::autograd

@@ -1,0 +1,53 @@
+// What workers tell each other about a backward pass.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace weft::autograd {
+
+/// Messages that will get gradients, by the rank of the worker that sent them.
+using Reached = std::map<int, std::vector<uint64_t>>;
+
+/// Which pass: passes of a context are numbered from 1.
+struct PassId {
+  int64_t context = 0;
+  uint64_t number = 0;
+};
+
+/// The leader asks: these messages of yours will get gradients; whose will get some then?
+struct Answer {
+  Reached reached;
+  uint8_t code = 0;  // an ErrorCode; zero if nothing went wrong
+  std::string failure = {};
+};
+
+/// A receiver of tensors returns their gradients to the worker that sent them.
+struct ReturnedGradients {
+  PassId pass;
+  uint64_t message = 0;
+  std::vector<at::Tensor> gradients;
+};
+
+/// The leader says: now you know all of them.
+struct RunOrder {
+  PassId pass;
+  bool retain_graph = false;
+  bool everything = false;                   // all messages get gradients, not only those asked for
+  bool report = false;                       // gradients for the leader may come with the report
+  std::vector<ReturnedGradients> gradients;  // of the leader's, if it has some already
+};
+
+/// The answer, when there is nothing left to do or something went wrong.
+struct RunReport {
+  std::string failure;  // empty if there is none
+  std::vector<ReturnedGradients> gradients;
+};
+
+}  // namespace weft::autograd

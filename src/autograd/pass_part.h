@@ -1,0 +1,79 @@
+// One worker's part in the backward passes of one context, as a plain state machine: told of
+// messages, it says what to send. No threads, no clock.
+//
+// A pass begins with being asked which messages will get gradients (any number of times, or not at
+// all), goes on with the order to run, and is finished when every node that was reached has run.
+// Gradients may come before the order; late and repeated ones are dropped.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "autograd/leaves.h"
+#include "autograd/pass_message.h"
+#include "autograd/sweep.h"
+#include "autograd/tape.h"
+
+namespace weft::autograd {
+
+class PassPart {
+ public:
+  PassPart(int64_t context, const Tape& tape) : context_(context), tape_(tape) {}
+
+  /// What gets gradients when these messages, sent from here, or these roots do. All throw
+  /// kInvalidArgument for what does not fit the pass or is unknown here.
+  Reached ask(uint64_t pass, const std::vector<uint64_t>& messages);
+  Reached ask_roots(uint64_t pass, const std::vector<at::Tensor>& roots);
+
+  void run(const RunOrder& order);
+
+  /// From the worker of rank `from`. Throws if it was not sent that message.
+  void on_gradients(int from, ReturnedGradients returned);
+
+  struct Outgoing {
+    int to;
+    ReturnedGradients returned;
+  };
+  bool can_step() const { return running_ && sweep_->can_step(); }
+  bool next_is_quick() const { return sweep_->next_is_quick(); }
+  /// Runs one node; returns what must be sent. Gradient mode must be off. Throws what the node
+  /// throws: then the context must be given up.
+  std::optional<Outgoing> step();
+
+  /// Once for each pass that ran, after its last step: the gradients it gave.
+  std::optional<Leaves> take_finished();
+
+  uint64_t pass() const { return pass_; }
+  bool running() const { return running_; }
+  uint64_t dropped() const { return dropped_; }
+  /// For people: the messages whose gradients are still to come.
+  std::vector<uint64_t> awaited() const { return {awaited_.begin(), awaited_.end()}; }
+
+ private:
+  void enter(uint64_t pass);
+  Reached reach(const Edges& edges);
+  void keep_early(int from, ReturnedGradients returned);
+
+  const int64_t context_;
+  const Tape& tape_;
+  uint64_t pass_ = 0;
+  bool running_ = false;
+  bool over_ = true;  // the pass has run
+  bool retain_graph_ = false;
+  std::optional<Sweep> sweep_;
+  std::vector<at::Tensor> roots_;
+  std::set<uint64_t> awaited_;
+  // Of a pass that has not been ordered yet, by message.
+  uint64_t early_pass_ = 0;
+  std::map<uint64_t, std::pair<int, ReturnedGradients>> early_;
+  Leaves fresh_;  // of this pass
+  uint64_t dropped_ = 0;
+};
+
+}  // namespace weft::autograd

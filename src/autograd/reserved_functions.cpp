@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "autograd/reserved_functions.h"
+
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "autograd/contexts.h"
+#include "rpc/incoming_call.h"
+#include "rpc/server.h"
+
+namespace weft::autograd {
+
+namespace {
+
+Contexts& contexts() { return Contexts::of(rpc::IncomingCall::current()->server().agent()); }
+WorkerInfo caller() { return rpc::IncomingCall::current()->caller(); }
+
+Future<Answer> refused(const Error& error) {
+  return make_ready_future(Answer{{}, static_cast<uint8_t>(error.code()), error.message()});
+}
+
+}  // namespace
+
+Future<Answer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages) {
+  try {
+    return contexts().led_by(caller(), pass.context)->ask(pass.number, std::move(messages));
+  } catch (const Error& error) {
+    return refused(error);
+  }
+}
+
+Future<Answer> sys_autograd_ask_root(detail::RRefTarget<at::Tensor> root, PassId pass) {
+  try {
+    check_root(root.value());
+    return contexts().join(caller(), pass.context)->ask_roots(pass.number, {root.value()});
+  } catch (const Error& error) {
+    return refused(error);
+  }
+}
+
+Future<RunReport> sys_autograd_run(RunOrder order) {
+  try {
+    // The call that was to bring the context here failed: there is nothing to run.
+    if (order.everything && order.gradients.empty() && !contexts().find(order.pass.context) &&
+        !contexts().has_given_up(order.pass.context)) {
+      return make_ready_future(RunReport());
+    }
+    return contexts().led_by(caller(), order.pass.context)->run(std::move(order));
+  } catch (const Error& error) {
+    return make_ready_future(RunReport{error.message(), {}});
+  }
+}
+
+void sys_autograd_abort(int64_t context, std::string cause) {
+  if (ContextState::creator_of(context) != caller().id) return;
+  if (const auto state = contexts().find(context)) state->abort(cause);
+}
+
+void sys_autograd_release(std::vector<int64_t> ended) {
+  for (const int64_t context : ended) {
+    if (ContextState::creator_of(context) == caller().id) contexts().forget(context);
+  }
+}
+
+// Gradients for what this worker has forgotten: the context is over here, or will be.
+void sys_autograd_gradients(ReturnedGradients returned) {
+  if (const auto state = contexts().find(returned.pass.context)) {
+    state->on_gradients(caller().id, std::move(returned));
+  }
+}
+
+void sys_autograd_fail(int64_t context, std::string cause) {
+  const auto state = contexts().find(context);
+  if (state && state->participants().contains(caller().id)) {
+    contexts().abort_everywhere(context, cause);
+  }
+}
+
+std::vector<uint8_t> sys_autograd_watch(std::vector<int64_t> watched) {
+  std::vector<uint8_t> lives;
+  for (const int64_t id : watched) lives.push_back(static_cast<uint8_t>(contexts().life(id)));
+  return lives;
+}
+
+void register_reserved_functions() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    detail::RemoteFunction<sys_autograd_ask>::rename("sys.autograd.ask");
+    detail::RemoteFunction<sys_autograd_ask_root>::rename("sys.autograd.ask_root");
+    detail::RemoteFunction<sys_autograd_run>::rename("sys.autograd.run");
+    detail::RemoteFunction<sys_autograd_abort>::rename("sys.autograd.abort");
+    detail::RemoteFunction<sys_autograd_release>::rename("sys.autograd.release");
+    detail::RemoteFunction<sys_autograd_gradients>::rename("sys.autograd.gradients");
+    detail::RemoteFunction<sys_autograd_fail>::rename("sys.autograd.fail");
+    detail::RemoteFunction<sys_autograd_watch>::rename("sys.autograd.watch");
+  });
+}
+
+}  // namespace weft::autograd
