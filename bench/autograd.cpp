@@ -77,21 +77,6 @@ void run_caller(const std::vector<std::string>& arguments) {
                               {"large_calls", large_calls_milliseconds}});
 }
 
-void measure_against_torch(const Settings& settings) {
-  if (!torch_rpc_is_installed()) {
-    print_not_measured(20, "a step against torch RPC", "python3-torch missing", Absence::kAllowed);
-    return;
-  }
-  std::optional<WorkerPair> torch(WorkerPair::torch(settings.scripts, "basic"));
-  std::optional<WorkerPair> workers;
-  if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default"));
-  const auto series =
-      take_turns(settings.rounds(), {asking(torch, "chain", settings.scaled(kTorchSteps)),
-                                     asking(workers, "chain", settings.scaled(kSteps))});
-  print({20, "forward and backward of 4 floats over two workers", "torch RPC's dist_autograd", "us",
-         times_faster(10), series[0], series[1], ""});
-}
-
 void measure_large(const Settings& settings) {
   std::optional<WorkerPair> workers(WorkerPair::weft("default"));
   const size_t count = settings.scaled(kLargeSteps);
@@ -103,7 +88,10 @@ void measure_large(const Settings& settings) {
 
 void measure(const Settings& settings) {
   print_facts();
-  if (settings.wants(20)) measure_against_torch(settings);
+  if (settings.wants(20)) {
+    compare_with_torch(settings, {20, "chain", "forward and backward of 4 floats over two workers",
+                                  "us", kTorchSteps, kSteps, times_faster(10)});
+  }
   if (settings.wants(21)) measure_large(settings);
 }
 
@@ -111,7 +99,5 @@ void measure(const Settings& settings) {
 }  // namespace bench
 
 int main(int argc, char** argv) {
-  return bench::run_program(
-      argc, argv, {{"weft_callee", bench::run_weft_callee}, {"weft_caller", bench::run_caller}},
-      bench::measure);
+  return bench::run_weft_program(argc, argv, bench::run_caller, bench::measure);
 }

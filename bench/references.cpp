@@ -67,33 +67,19 @@ void measure_overhead(const Settings& settings) {
   print({18, "remote and to_here", plain, "us", at_most(2.2), series[0], series[2], ""});
 }
 
-void measure_against_torch(const Settings& settings) {
-  if (!torch_rpc_is_installed()) {
-    print_not_measured(19, "references against torch RPC", "python3-torch missing",
-                       Absence::kAllowed);
-    return;
-  }
-  std::optional<WorkerPair> torch(WorkerPair::torch(settings.scripts, "basic"));
-  std::optional<WorkerPair> workers;
-  if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default"));
-  const auto series =
-      take_turns(settings.rounds(), {asking(torch, "churn", settings.scaled(kTorchCycles)),
-                                     asking(workers, "churn", settings.scaled(kCalls))});
-  print({19, "remote(add of 4 floats) and to_here, one after the other", "torch RPC over TCP",
-         "cycles/s", at_least(10), series[0], series[1], ""});
-}
-
 void measure(const Settings& settings) {
   print_facts();
   if (settings.wants(18)) measure_overhead(settings);
-  if (settings.wants(19)) measure_against_torch(settings);
+  if (settings.wants(19)) {
+    compare_with_torch(settings,
+                       {19, "churn", "remote(add of 4 floats) and to_here, one after the other",
+                        "cycles/s", kTorchCycles, kCalls, at_least(10)});
+  }
 }
 
 }  // namespace
 }  // namespace bench
 
 int main(int argc, char** argv) {
-  return bench::run_program(
-      argc, argv, {{"weft_callee", bench::run_weft_callee}, {"weft_caller", bench::run_caller}},
-      bench::measure);
+  return bench::run_weft_program(argc, argv, bench::run_caller, bench::measure);
 }

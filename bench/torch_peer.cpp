@@ -97,7 +97,5 @@ void measure(const Settings& settings) {
 }  // namespace bench
 
 int main(int argc, char** argv) {
-  return bench::run_program(
-      argc, argv, {{"weft_callee", bench::run_weft_callee}, {"weft_caller", bench::run_caller}},
-      bench::measure);
+  return bench::run_weft_program(argc, argv, bench::run_caller, bench::measure);
 }

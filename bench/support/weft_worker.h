@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -43,6 +44,13 @@ inline void run_weft_caller(const std::vector<std::string>& arguments,
   TORCH_CHECK(at::equal(weft::rpc_sync<add>("callee", x, x), at::add(x, x)), "callee cannot add");
   answer_commands(commands);
   weft::shutdown();
+}
+
+/// main() of a benchmark that has no other roles.
+inline int run_weft_program(int argc, char** argv, const Role& caller,
+                            const std::function<void(const Settings&)>& measure) {
+  return run_program(argc, argv, {{"weft_callee", run_weft_callee}, {"weft_caller", caller}},
+                     measure);
 }
 
 }  // namespace bench

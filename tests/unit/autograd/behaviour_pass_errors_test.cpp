@@ -1,0 +1,144 @@
+// Behaviour 37 of the forty: what goes wrong in a backward pass, and what it leaves behind.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <optional>
+
+#include "autograd_scene.h"
+
+namespace weft::behaviour_autograd {
+
+// --- 37: errors --------------------------------------------------------------------------------
+
+using Behaviour37_Errors = Behaviour;
+
+TEST_F(Behaviour37_Errors, OfTheCallerAreNamedAndChangeNothing) {
+  const at::Tensor x = leaf({3});
+  Context context(a);
+  const auto wrong = ErrorCode::kInvalidArgument;
+  EXPECT_THAT([&] { context.backward({}); }, fails_with(wrong, "without roots"));
+  EXPECT_THAT([&] { context.backward({x}); }, fails_with(wrong, "scalar"));
+  EXPECT_THAT([&] { context.backward({at::ones({})}); }, fails_with(wrong, "requires no gradient"));
+  EXPECT_THAT([&] { context.backward({at::Tensor()}); }, fails_with(wrong, "undefined"));
+  EXPECT_THAT([&] { context.backward({x.sum()}, {.timeout = -1s}); }, fails_with(wrong));
+  context.backward({a.sync<product>("b", x, x).sum()});
+  EXPECT_TRUE(same(context.gradient(x), 2 * x));
+}
+
+TEST_F(Behaviour37_Errors, DeepInAChainEndThePassEverywhere) {
+  const at::Tensor x = leaf({});
+  {
+    Context context(a);
+    const at::Tensor loss = a.sync<breaks_at_the_end>("b", x, std::vector<int>{2, 3});
+    EXPECT_THAT([&] { context.backward({loss}); },
+                Throws<Error>(AllOf(Property(&Error::code, ErrorCode::kContextAborted),
+                                    Property(&Error::message, HasSubstr("no gradient today")),
+                                    Property(&Error::message, HasSubstr("d: ")))));
+    EXPECT_THAT([&] { context.gradient(x); }, fails_with(ErrorCode::kContextAborted));
+    EXPECT_THAT([&] { a.sync<identity>("b", x); },
+                fails_with(ErrorCode::kContextAborted, "no gradient today"));
+    EXPECT_TRUE(eventually(
+        [&] { return census(b).messages + census(c).messages + census(group[3]).messages == 0; }));
+  }
+  EXPECT_TRUE(all_forgotten());
+  Context context(a);  // all is well again
+  context.backward({a.sync<product>("d", x, x)});
+  EXPECT_TRUE(same(context.gradient(x), 2 * x));
+}
+
+TEST_F(Behaviour37_Errors, ASecondPassThroughAFreedGraphIsOne) {
+  const at::Tensor x = leaf({3});
+  Context context(a);
+  const at::Tensor loss = a.sync<product>("b", x, x).sum();
+  context.backward({loss});
+  EXPECT_THAT([&] { context.backward({loss}); },
+              fails_with(ErrorCode::kContextAborted, "backward through the graph a second time"));
+}
+
+TEST_F(Behaviour37_Errors, ATensorOfAnotherContextIsOne) {
+  const at::Tensor x = leaf({3});
+  at::Tensor kept;
+  {
+    const Context context(a);
+    kept = a.sync<product>("b", x, x);
+  }
+  Context context(a);
+  EXPECT_THAT([&] { context.backward({(kept * x).sum()}); },
+              fails_with(ErrorCode::kInvalidArgument, "detach()"));
+  EXPECT_THROW((kept * x).sum().backward(), std::exception);
+}
+
+TEST_F(Behaviour37_Errors, OnTheDriverEndThePassElsewhereToo) {
+  at::Tensor x = leaf({});
+  x.register_hook([](const at::Tensor&) { throw std::out_of_range("not here"); });
+  Context context(a);
+  const at::Tensor loss = a.sync<call_on>("b", x, x, std::vector<int>{2});
+  EXPECT_THAT([&] { context.backward({loss}); },
+              fails_with(ErrorCode::kContextAborted, "not here"));
+  EXPECT_TRUE(eventually([&] { return census(b).messages + census(c).messages == 0; }));
+}
+
+// A view whose base was changed: torch refuses to say what its gradient is.
+std::vector<at::Tensor> stale_views(const at::Tensor& x) {
+  at::Tensor base = x * 2;
+  std::vector<at::Tensor> views = base.chunk(2);
+  base.mul_(2);
+  return views;
+}
+at::Tensor stale_view(at::Tensor x) { return stale_views(x)[0]; }
+
+TEST_F(Behaviour37_Errors, AResultThatCannotBeRecordedIsTheCallersError) {
+  Context context(a);
+  EXPECT_THAT([&] { a.sync<stale_view>(Destination("b", 5s), leaf({4})); },
+              fails_with(ErrorCode::kRemoteError, "view"));
+  EXPECT_THAT([&] { context.backward({stale_views(leaf({2}))[0]}); },
+              fails_with(ErrorCode::kInvalidArgument, "view"));
+  const at::Tensor x = leaf({3});
+  context.backward({a.sync<product>("b", x, x).sum()});
+  EXPECT_TRUE(same(context.gradient(x), 2 * x));
+}
+
+TEST_F(Behaviour37_Errors, APassInsideAPassIsOne) {
+  const at::Tensor x = leaf({3});
+  Context context(a);
+  at::Tensor y = x * 2;
+  std::optional<ErrorCode> seen;
+  y.register_hook([&](const at::Tensor&) {
+    try {
+      context.backward({x.sum()});
+    } catch (const Error& error) {
+      seen = error.code();
+    }
+  });
+  context.backward({a.sync<product>("b", y, y).sum()});
+  EXPECT_EQ(seen, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Behaviour37_Errors, AReferenceWhoseOwnerIsGoneIsOne) {
+  const at::Tensor x = leaf({});
+  Context context(a);
+  const RRef<at::Tensor> z = remote<product>(a, "b", x, x);
+  z.to_here();
+  b.shutdown_now();
+  EXPECT_THAT([&] { z.backward(context); }, fails_with(ErrorCode::kContextAborted, "b"));
+}
+
+TEST_F(Behaviour37_Errors, ACallThatWasRefusedIsNot) {
+  const at::Tensor x = leaf({3});
+  Context context(a);
+  EXPECT_THAT([&] { a.sync<throws>("b", x); }, fails_with(ErrorCode::kRemoteError));
+  EXPECT_THAT([&] { a.sync<[](at::Tensor t) { return t; }>(Destination("b", 1ns), x); },
+              fails_with(ErrorCode::kTimeout));
+  context.backward({a.sync<product>("b", x, x).sum()});
+  EXPECT_TRUE(same(context.gradient(x), 2 * x));
+}
+
+TEST_F(Behaviour37_Errors, AShutDownWorkerIsOne) {
+  const at::Tensor x = leaf({3});
+  Context context(a);
+  const at::Tensor loss = a.sync<call_on>("b", x, x, std::vector<int>{2}).sum();
+  c.shutdown_now();
+  const auto start = Clock::now();
+  EXPECT_THAT([&] { context.backward({loss}); }, fails_with(ErrorCode::kContextAborted, "c"));
+  EXPECT_LT(Clock::now() - start, 1s * test::kSlowness);
+}
+
+}  // namespace weft::behaviour_autograd
