@@ -122,12 +122,16 @@ TEST_F(Behaviour37_Errors, AReferenceWhoseOwnerIsGoneIsOne) {
 }
 
 TEST_F(Behaviour37_Errors, ACallThatWasRefusedIsNot) {
+  Options options;
+  options.max_call_depth = 2;
+  test::LoopbackGroup shallow({"a", "b"}, options);
+  Agent& driver = shallow[0];
   const at::Tensor x = leaf({3});
-  Context context(a);
-  EXPECT_THAT([&] { a.sync<throws>("b", x); }, fails_with(ErrorCode::kRemoteError));
-  EXPECT_THAT([&] { a.sync<[](at::Tensor t) { return t; }>(Destination("b", 1ns), x); },
-              fails_with(ErrorCode::kTimeout));
-  context.backward({a.sync<product>("b", x, x).sum()});
+  Context context(driver);
+  EXPECT_THAT([&] { driver.sync<throws>("b", x); }, fails_with(ErrorCode::kRemoteError));
+  EXPECT_THAT([&] { driver.sync<call_on>("b", x, x, std::vector<int>{0, 1, 0, 1}); },
+              fails_with(ErrorCode::kRemoteError, "calls nest"));
+  context.backward({driver.sync<product>("b", x, x).sum()});
   EXPECT_TRUE(same(context.gradient(x), 2 * x));
 }
 
