@@ -8,8 +8,8 @@
 
 #include "autograd/contexts.h"
 #include "autograd/describe_exception.h"
-#include "autograd/gradient_call.h"
 #include "autograd/note.h"
+#include "autograd/pass_calls.h"
 #include "autograd/reserved_functions.h"
 #include "base/log.h"
 #include "rpc/own_call.h"
@@ -19,6 +19,8 @@ namespace weft::autograd {
 namespace {
 
 constexpr auto kReportTimeout = std::chrono::seconds(10);
+// How long the leader's own part may run before those that wait only for their orders get them.
+constexpr auto kOrdersWait = std::chrono::microseconds(200);
 constexpr auto kAbortedCode = static_cast<uint8_t>(ErrorCode::kContextAborted);
 
 // A call made in a context while gradients are off: what it returns needs none.
@@ -44,7 +46,8 @@ ContextState::ContextState(rpc::AgentCore& agent, int64_t id)
       agent_address_(&agent),
       id_(id),
       self_(agent.runtime().self().info.id),
-      worker_(agent.runtime().name()) {
+      worker_(agent.runtime().name()),
+      clock_(agent.runtime().clock) {
   part_ = std::make_unique<PassPart>(id_, tape_);
 }
 
@@ -54,7 +57,13 @@ ContextState::ContextState(rpc::AgentCore& agent, int64_t id)
 uint64_t ContextState::record(int to, const Encoder& message) {
   Edges edges;
   for (const Encoder::OutgoingTensor& tensor : message.tensors()) {
-    if (tensor.requires_grad) edges.push_back(edge_of(tensor.keep));
+    if (!tensor.requires_grad) continue;
+    edges.push_back(edge_of(tensor.keep));
+    if (!edges.back().is_valid()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a tensor that requires a gradient lost its history when it was gathered to be "
+                  "sent; make it contiguous first, outside of inference mode");
+    }
   }
   return edges.empty() ? 0 : tape_.record(to, std::move(edges));
 }
@@ -80,7 +89,14 @@ void ContextState::on_reply(const WorkerInfo& from, std::span<const std::byte> n
     return fail(fmt::format("{} has given the context up", from.name));
   }
   const auto reply = decode_note<ReplyNote>(note);
-  if (reply.message == ReplyNote::kEnded) return let_go();
+  if (reply.message == ReplyNote::kEnded) {
+    if (from.id == creator() && creator() != self_) {
+      let_go();
+    } else {
+      fail(fmt::format("{} says that the context has ended", from.name));
+    }
+    return;
+  }
   {
     Lock lock(mutex_);
     if (life_ != Life::kGood) return;
@@ -88,6 +104,7 @@ void ContextState::on_reply(const WorkerInfo& from, std::span<const std::byte> n
     for (const uint16_t rank : reply.participants) {
       if (rank < members) participants_.insert(rank);
     }
+    more_participants_ = more_participants_ || reply.more;
   }
   on_received(from, reply.message, tensors);
 }
@@ -106,6 +123,7 @@ void ContextState::on_answer(const WorkerInfo& to, const Encoder* value, rpc::No
       if (reply.participants.size() == kMostParticipants) break;
       reply.participants.push_back(static_cast<uint16_t>(rank));
     }
+    reply.more = more_participants_ || participants_.size() > kMostParticipants;
   }
   if (value) reply.message = record(to.id, *value);
   note = encode_note(reply);
@@ -127,20 +145,19 @@ Future<Answer> ContextState::ask(Question question) {
   return answer;
 }
 
-Future<RunReport> ContextState::run(RunOrder order) { return run(std::move(order), {}); }
+Future<RunReport> ContextState::run(RunOrder order) {
+  return run(std::move(order), {}, base::Time::max());
+}
 
-Future<RunReport> ContextState::run(RunOrder order, std::set<int> others) {
+Future<RunReport> ContextState::run(RunOrder order, std::set<int> others, base::Time deadline) {
   auto promise = std::make_shared<Promise<RunReport>>();
   Future<RunReport> outcome = promise->future();
   {
     Lock lock(mutex_);
-    if (life_ != Life::kGood) {
-      promise->set_value(RunReport{why_not(), {}});
-      return outcome;
-    }
+    if (life_ != Life::kGood) throw why_not();
     if (run_) {
-      promise->set_value(RunReport{worker_ + ": another pass of this context is running", {}});
-      return outcome;
+      throw Error(ErrorCode::kInvalidArgument,
+                  worker_ + ": another pass of this context is running");
     }
     run_ = std::move(promise);
     const bool leads = creator() == self_;
@@ -148,23 +165,32 @@ Future<RunReport> ContextState::run(RunOrder order, std::set<int> others) {
     dispatch_.begin(order.pass.number, reports ? std::optional(creator()) : std::nullopt);
     if (leads) order_ = order;
     unordered_ = std::move(others);
+    ordered_.clear();
+    began_ = clock_->now();
+    deadline_ = deadline;
   }
   post(std::move(order));
   return outcome;
 }
 
-std::vector<std::pair<int, Future<RunReport>>> ContextState::send_orders(Timeout timeout) {
-  auto agent = agent_.lock();
+std::vector<std::pair<int, Future<RunReport>>> ContextState::send_orders() {
   const std::lock_guard one_at_a_time(ordering_);
   Lock lock(mutex_);
   const std::set<int> rest = std::exchange(unordered_, {});
   const RunOrder order = order_;
-  auto answers = std::exchange(ordered_, {});
   lock.unlock();
-  for (const int rank : rest) {
-    answers.emplace_back(rank, rpc::own_call<sys_autograd_run>(*agent, rank, timeout, order));
-  }
-  return answers;
+  for (const int rank : rest) send_order(rank, order);
+  lock.lock();
+  return ordered_;
+}
+
+// Under `ordering_`.
+void ContextState::send_order(int rank, const RunOrder& order) {
+  auto agent = agent_.lock();
+  if (!agent) return;
+  auto answer = send_run_order(*agent, detail::Ref<ContextState>::share(this), rank, order);
+  Lock lock(mutex_);
+  ordered_.emplace_back(rank, std::move(answer));
 }
 
 void ContextState::on_gradients(int from, ReturnedGradients returned) {
@@ -218,11 +244,11 @@ bool ContextState::take_events(std::vector<Event>& events) {
   taped = tape_.take();
   std::swap(leaves, gradients_);
   working_ = false;
-  const std::string why = why_not();
+  const Error why = why_not();
   lock.unlock();
   for (Event& event : unanswered) {
     if (auto* question = std::get_if<Question>(&event)) {
-      question->promise->set_value(Answer{{}, kAbortedCode, why});
+      question->promise->set_value(Answer{{}, kAbortedCode, why.message()});
     }
   }
   return false;
@@ -254,11 +280,26 @@ void ContextState::handle(RunOrder& order) {
 
 void ContextState::step() {
   if (part_->can_step()) {
-    if (!part_->next_is_quick()) send_held();
+    if (!part_->next_is_quick()) {
+      send_held();
+      if (creator() == self_) lead_on();
+    }
     if (auto outgoing = part_->step()) send(std::move(*outgoing));
   }
   if (auto fresh = part_->take_finished()) publish(std::move(*fresh));
   if (!part_->can_step()) send_held();
+}
+
+// The leader's own part takes its time: the others need not wait for it, nor it go on for ever.
+void ContextState::lead_on() {
+  const base::Time now = clock_->now();
+  bool orders = false;
+  {
+    Lock lock(mutex_);
+    if (now >= deadline_) throw Error(ErrorCode::kTimeout, "the pass took longer than its timeout");
+    orders = !unordered_.empty() && now - began_ > kOrdersWait;
+  }
+  if (orders) send_orders();
 }
 
 void ContextState::publish(Leaves fresh) {
@@ -299,16 +340,16 @@ void ContextState::report_if_done() {
     gradients = dispatch_.take_report();
     if (gradients) run = std::move(run_);
   }
-  if (run) run->set_value(RunReport{"", std::move(*gradients)});
+  if (run) run->set_value(RunReport{std::move(*gradients)});
 }
 
 void ContextState::send(PassPart::Outgoing outgoing) {
   if (outgoing.to == self_) return post(Arrived{self_, std::move(outgoing.returned)});
   if (send_with_order(outgoing)) return;
   Lock lock(mutex_);
-  std::optional<PassPart::Outgoing> now = dispatch_.send(std::move(outgoing));
+  std::vector<PassPart::Outgoing> now = dispatch_.send(std::move(outgoing));
   lock.unlock();
-  if (now) send_now(std::move(*now));
+  for (PassPart::Outgoing& each : now) send_now(std::move(each));
 }
 
 bool ContextState::send_with_order(PassPart::Outgoing& outgoing) {
@@ -319,12 +360,8 @@ bool ContextState::send_with_order(PassPart::Outgoing& outgoing) {
     if (unordered_.erase(outgoing.to) == 0) return false;
     order = order_;
   }
-  auto agent = agent_.lock();
-  if (!agent) return true;
   order.gradients.push_back(std::move(outgoing.returned));
-  auto answer = rpc::own_call<sys_autograd_run>(*agent, outgoing.to, Timeout(0), order);
-  Lock lock(mutex_);
-  ordered_.emplace_back(outgoing.to, std::move(answer));
+  send_order(outgoing.to, order);
   return true;
 }
 
@@ -347,16 +384,14 @@ void ContextState::send_now(PassPart::Outgoing outgoing) {
 
 void ContextState::fail(const std::string& cause) {
   const std::string what = fmt::format("{}: {}", worker_, cause);
-  bool told = false;
+  auto agent = agent_.lock();
+  if (agent && creator() == self_) return Contexts::of(*agent).abort_everywhere(id_, what);
   {
     Lock lock(mutex_);
     if (life_ != Life::kGood) return;
-    told = run_ != nullptr;  // the order's answer tells it
   }
-  auto agent = agent_.lock();
-  if (agent && creator() == self_) return Contexts::of(*agent).abort_everywhere(id_, what);
-  abort(what);
-  if (!agent || told) return;
+  if (end(Life::kAborted, what) || !agent) return;  // the order's answer tells it
+  const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
   try {
     rpc::own_call<sys_autograd_fail>(*agent, creator(), kReportTimeout, id_, what);
   } catch (const Error&) {
@@ -367,9 +402,11 @@ void ContextState::fail(const std::string& cause) {
 void ContextState::abort(const std::string& cause) { end(Life::kAborted, cause); }
 void ContextState::let_go() { end(Life::kReleased, "the context has ended"); }
 
-void ContextState::end(Life how, const std::string& cause) {
+bool ContextState::end(Life how, const std::string& cause) {
   std::shared_ptr<Promise<RunReport>> run;
   Dispatch ended;
+  std::vector<std::pair<int, Future<RunReport>>> ordered;
+  bool frees = false;
   {
     Lock lock(mutex_);
     if (life_ == Life::kGood) cause_ = cause;
@@ -377,26 +414,29 @@ void ContextState::end(Life how, const std::string& cause) {
     run = std::move(run_);
     std::swap(ended, dispatch_);
     unordered_.clear();
+    ordered.swap(ordered_);
+    frees = !std::exchange(working_, true);  // else whoever works does
   }
-  if (run) run->set_value(RunReport{cause, {}});
-  {
-    Lock lock(mutex_);
-    if (std::exchange(working_, true)) return;  // whoever works frees it
-  }
+  const bool answers = run != nullptr;
+  if (run) run->set_error(Error(ErrorCode::kContextAborted, cause));
   std::vector<Event> none;
-  take_events(none);
+  if (frees) take_events(none);
+  return answers;
 }
 
 // Under the lock.
-std::string ContextState::why_not() const {
-  return life_ == Life::kReleased ? fmt::format("{}: context {} has ended", worker_, id_) : cause_;
+Error ContextState::why_not() const {
+  return life_ == Life::kReleased
+             ? Error(ErrorCode::kInvalidArgument,
+                     fmt::format("{}: autograd context {} has ended", worker_, id_))
+             : Error(ErrorCode::kContextAborted,
+                     fmt::format("autograd context {} was given up: {}", id_, cause_));
 }
 
 std::optional<Error> ContextState::aborted() const {
   Lock lock(mutex_);
   if (life_ != Life::kAborted) return std::nullopt;
-  return Error(ErrorCode::kContextAborted,
-               fmt::format("autograd context {} was given up: {}", id_, cause_));
+  return why_not();
 }
 
 void ContextState::check() const {
@@ -404,14 +444,14 @@ void ContextState::check() const {
 }
 
 at::Tensor ContextState::gradient(const at::Tensor& leaf) const {
-  check();
   Lock lock(mutex_);
+  if (life_ != Life::kGood) throw why_not();
   return gradients_.find(leaf);
 }
 
 std::vector<std::pair<at::Tensor, at::Tensor>> ContextState::gradients() const {
-  check();
   Lock lock(mutex_);
+  if (life_ != Life::kGood) throw why_not();
   return gradients_.all();
 }
 
@@ -423,6 +463,11 @@ std::set<int> ContextState::participants() const {
 void ContextState::note_participant(int rank) {
   Lock lock(mutex_);
   participants_.insert(rank);
+}
+
+bool ContextState::has_more_participants() const {
+  Lock lock(mutex_);
+  return more_participants_;
 }
 
 bool ContextState::busy() const {

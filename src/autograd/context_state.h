@@ -52,10 +52,10 @@ class ContextState final : public rpc::Companion {
   /// Answered when the part is finished, or cannot be.
   Future<RunReport> run(RunOrder order);
   /// Of the leader's own part: what it sends to one of these goes with the order it has not got
-  /// yet.
-  Future<RunReport> run(RunOrder order, std::set<int> others);
+  /// yet. Gives the context up at `deadline`.
+  Future<RunReport> run(RunOrder order, std::set<int> others, base::Time deadline);
   /// Sends the orders that did not go with gradients: the answers of all.
-  std::vector<std::pair<int, Future<RunReport>>> send_orders(Timeout timeout);
+  std::vector<std::pair<int, Future<RunReport>>> send_orders();
   void on_gradients(int from, ReturnedGradients returned);
   /// Gradients that were sent from here have arrived.
   void on_delivered(int to, uint64_t pass);
@@ -77,6 +77,8 @@ class ContextState final : public rpc::Companion {
 
   /// Workers that calls in this context reached from here, at once or through others.
   std::set<int> participants() const;
+  /// Whether there may be others.
+  bool has_more_participants() const;
   /// True once: others are to be told that it was aborted.
   bool take_telling() { return !told_others_.exchange(true); }
   void note_participant(int rank);
@@ -120,19 +122,23 @@ class ContextState final : public rpc::Companion {
   void handle(RunOrder& order);
   void publish(Leaves fresh);
   void step();
+  void lead_on();
+  void send_order(int rank, const RunOrder& order);
   void send(PassPart::Outgoing outgoing);
   bool send_with_order(PassPart::Outgoing& outgoing);
   void send_held();
   void send_now(PassPart::Outgoing outgoing);
   void report_if_done();
-  void end(Life how, const std::string& cause);
-  std::string why_not() const;
+  /// Whether that was the answer to an order.
+  bool end(Life how, const std::string& cause);
+  Error why_not() const;
 
   const std::weak_ptr<rpc::AgentCore> agent_;
   const rpc::AgentCore* const agent_address_;
   const int64_t id_;
   const int self_;            // this worker's rank
   const std::string worker_;  // and name
+  const std::shared_ptr<base::Clock> clock_;
   Tape tape_;
   std::mutex leading_;
   std::mutex ordering_;  // held while an order is sent
@@ -149,6 +155,8 @@ class ContextState final : public rpc::Companion {
   Dispatch dispatch_;
   RunOrder order_;  // the leader's: for those who have not got it
   std::set<int> unordered_;
+  base::Time began_{}, deadline_ = base::Time::max();
+  bool more_participants_ = false;
   std::vector<std::pair<int, Future<RunReport>>> ordered_;
   bool working_ = false;
   std::unique_ptr<PassPart> part_;  // of the thread that works

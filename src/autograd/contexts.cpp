@@ -15,6 +15,8 @@ namespace weft::autograd {
 namespace {
 
 constexpr auto kTellTimeout = std::chrono::seconds(10);
+// A creator that could not be reached is asked once more after so long.
+constexpr auto kAskAgain = std::chrono::milliseconds(500);
 constexpr size_t kMostGivenUp = 100'000;
 // Contexts that end within so long are told of together.
 constexpr auto kEndTogether = std::chrono::milliseconds(1);
@@ -39,7 +41,7 @@ class Ended final : public rpc::Companion {
   }
   void on_reply(const WorkerInfo&, std::span<const std::byte>, std::span<at::Tensor>) override {}
   void on_answer(const WorkerInfo&, const Encoder*, rpc::Note& note) override {
-    note = encode_note(ReplyNote{ReplyNote::kEnded, {}});
+    note = encode_note(ReplyNote{ReplyNote::kEnded, {}, false});
   }
 };
 
@@ -130,7 +132,8 @@ detail::Ref<ContextState> Contexts::find_or_join(int64_t id) {
   {
     std::lock_guard lock(mutex_);
     if (auto found = contexts_.find(id); found != contexts_.end()) return found->second;
-    if (stopped_ || ContextState::creator_of(id) == runtime_->self().info.id) return {};
+    if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
+    if (ContextState::creator_of(id) == runtime_->self().info.id) return {};
     if (given_up_.contains(id)) refuse_given_up(id);
     auto state = detail::make_ref<ContextState>(*agent_address_, id);
     contexts_.emplace(id, state);
@@ -315,21 +318,27 @@ void Contexts::watch_before_long() {
   alarm->set(runtime_->clock->now() + watch_interval_);
 }
 
+void Contexts::ask_again_soon() {
+  std::lock_guard lock(mutex_);
+  if (!stopped_ && alarm_) alarm_->set(runtime_->clock->now() + kAskAgain);
+}
+
 void Contexts::watch() {
   std::map<int, std::vector<int64_t>> by_creator;
-  bool others = false;
+  std::set<int> creators;
   {
     std::lock_guard lock(mutex_);
     for (const auto& [id, state] : contexts_) {
       if (state->creator() == runtime_->self().info.id) continue;
-      others = true;
+      creators.insert(state->creator());
       if (!watching_.contains(state->creator())) by_creator[state->creator()].push_back(id);
     }
-    alarm_set_ = others;
+    alarm_set_ = !creators.empty();
+    std::erase_if(unreachable_, [&](int rank) { return !creators.contains(rank); });
     for (const auto& [rank, ids] : by_creator) watching_.insert(rank);
   }
   for (auto& [rank, ids] : by_creator) ask_creator(rank, std::move(ids));
-  if (others) watch_before_long();
+  if (!creators.empty()) watch_before_long();
 }
 
 // No timeout: a creator that does not live is noticed by its heartbeat.
@@ -355,7 +364,7 @@ void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,
     if (!answer.error()) unreachable_.erase(rank);
   }
   if (const auto error = answer.error()) {
-    if (!is_gone(rank, *error)) return;  // asked again
+    if (!is_gone(rank, *error)) return ask_again_soon();
     for (const int64_t id : ids) give_up(id, "its creator is gone: " + error->message());
     base::log(LogLevel::kInfo, runtime_->name(),
               fmt::format("{} autograd contexts end with {}, which made them: {}", ids.size(),
@@ -380,7 +389,9 @@ bool Contexts::is_gone(int creator, const Error& error) {
   }
   if (error.code() != ErrorCode::kUnavailable) return false;
   std::lock_guard lock(mutex_);
-  return !unreachable_.insert(creator).second;
+  const bool again = unreachable_.erase(creator) == 1;
+  if (!again) unreachable_.insert(creator);
+  return again;
 }
 
 }  // namespace weft::autograd

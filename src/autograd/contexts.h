@@ -68,6 +68,7 @@ class Contexts final : public rpc::AgentPart, public std::enable_shared_from_thi
   std::shared_ptr<rpc::Alarm> make_alarm(void (Contexts::*ring)());
   void tell_ended();
   void watch_before_long();
+  void ask_again_soon();
   void watch();
   void ask_creator(int rank, std::vector<int64_t> ids);
   void on_watched(int rank, const std::vector<int64_t>& ids,

@@ -21,29 +21,37 @@ namespace weft::autograd {
 class Dispatch {
  public:
   using Outgoing = PassPart::Outgoing;
+  // A message takes 4,096 rows of tensors; a sparse one has three.
+  static constexpr size_t kMostHeldTensors = 1000;
 
   /// `reports_to`: the rank of the leader, if gradients for it may go with the report.
   void begin(uint64_t pass, std::optional<int> reports_to) {
     pass_ = pass;
     reports_to_ = reports_to;
     held_.clear();
+    held_tensors_ = 0;
     undelivered_.clear();
     ran_ = false;
     over_ = false;
   }
 
-  /// What is to be sent now; nothing if it is held.
-  std::optional<Outgoing> send(Outgoing outgoing) {
+  /// What is to be sent now: this, or nothing, or all that is held.
+  std::vector<Outgoing> send(Outgoing outgoing) {
+    std::vector<Outgoing> now;
     if (outgoing.to == reports_to_) {
+      held_tensors_ += outgoing.returned.gradients.size();
       held_.push_back(std::move(outgoing));
-      return std::nullopt;
+      if (held_tensors_ > kMostHeldTensors) now = send_held();
+    } else {
+      ++undelivered_[outgoing.to];
+      now.push_back(std::move(outgoing));
     }
-    ++undelivered_[outgoing.to];
-    return outgoing;
+    return now;
   }
   /// There is more to do, or to wait for, than the leader should wait for them.
   std::vector<Outgoing> send_held() {
     for (const Outgoing& each : held_) ++undelivered_[each.to];
+    held_tensors_ = 0;
     return std::exchange(held_, {});
   }
 
@@ -69,6 +77,7 @@ class Dispatch {
   uint64_t pass_ = 0;
   std::optional<int> reports_to_;
   std::vector<Outgoing> held_;
+  size_t held_tensors_ = 0;
   std::map<int, size_t> undelivered_;  // by rank
   bool ran_ = false;
   bool over_ = true;

@@ -17,12 +17,13 @@ struct CallNote {
   uint64_t message = 0;  // the sender's number for what it sent; zero: nothing that needs gradients
 };
 
-/// As many ranks as fit a note; of others the creator learns in a pass.
+/// As many ranks as fit a note; of others the creator learns when it asks, in a pass.
 inline constexpr size_t kMostParticipants = 500;
 struct ReplyNote {
   static constexpr uint64_t kEnded = ~uint64_t{0};  // the context has ended there
   uint64_t message = 0;
   std::vector<uint16_t> participants;  // whom the function reached, at once or through others
+  bool more = false;                   // there were others
 };
 
 template <typename T>

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "autograd/pass_calls.h"
 #include "autograd/reserved_functions.h"
 #include "rpc/own_call.h"
 
@@ -55,30 +56,41 @@ PassLead::PassLead(rpc::AgentCore& agent, ContextState& state, const BackwardOpt
 
 void PassLead::run_from(const std::vector<at::Tensor>& roots) {
   if (roots.empty()) throw Error(ErrorCode::kInvalidArgument, "a backward pass without roots");
-  for (const at::Tensor& root : roots) check_root(root);
   state_.check();
-  const Answer here = state_.ask_roots(pass_.number, roots).wait();
+  const Answer here = ask_here(roots);
   state_.check();
   if (is_mistake(here)) throw Error(ErrorCode::kInvalidArgument, here.failure);
   run(self_, here);
 }
 
 void PassLead::run_from(const RRef<at::Tensor>& root) {
-  if (root.is_owner()) return run_from(std::vector{own_value(root)});
   state_.check();
   const int owner = root.owner().id;
-  state_.note_participant(owner);
-  const detail::RRefTarget<at::Tensor> target(detail::RRefAccess::handle(root)->id());
-  const Future<Answer> asked =
-      detail::RRefAccess::call<&sys_autograd_ask_root>(root, time_left(), true, target, pass_);
-  Answer there;
-  try {
-    there = await(asked);
-  } catch (const Failure& failure) {
-    there = {{}, static_cast<uint8_t>(ErrorCode::kContextAborted), failure.cause};
-  }
+  if (owner != self_) state_.note_participant(owner);
+  const Answer there = ask_owner(root);
   if (is_mistake(there)) throw Error(ErrorCode::kInvalidArgument, there.failure);
   run(owner, there);
+}
+
+// That there is no root, or no owner any more, is a failure of the pass.
+Answer PassLead::ask_owner(const RRef<at::Tensor>& root) {
+  const auto given_up = static_cast<uint8_t>(ErrorCode::kContextAborted);
+  try {
+    if (root.is_owner()) return ask_here({own_value(root)});
+    const detail::RRefTarget<at::Tensor> target(detail::RRefAccess::handle(root)->id());
+    return await(Future<Answer>(
+        detail::RRefAccess::call<&sys_autograd_ask_root>(root, time_left(), true, target, pass_)));
+  } catch (const Failure& failure) {
+    return {{}, given_up, failure.cause};
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalidArgument) throw;
+    return {{}, given_up, error.message()};
+  }
+}
+
+Answer PassLead::ask_here(const std::vector<at::Tensor>& roots) {
+  for (const at::Tensor& root : roots) check_root(root);
+  return state_.ask_roots(pass_.number, roots).wait();
 }
 
 at::Tensor PassLead::own_value(const RRef<at::Tensor>& root) const {
@@ -94,7 +106,8 @@ void PassLead::run(int root_rank, const Answer& roots) {
   std::string cause;
   try {
     if (roots.code != 0) throw Failure{roots.failure};
-    if (options_.mode == Mode::kSimple) {
+    // Those it has not heard of it learns of by asking.
+    if (options_.mode == Mode::kSimple && !state_.has_more_participants()) {
       std::set<int> everybody = state_.participants();
       everybody.insert(self_);
       carry_out(course_->begin_with(everybody));
@@ -132,9 +145,10 @@ void PassLead::order(const std::vector<int>& ranks) {
   others.erase(self_);
   // Of several that report, one would have to wait until the one before it has.
   const bool report = others.size() == 1;
-  const Future<RunReport> own = state_.run(
-      {pass_, options_.retain_graph, options_.mode == Mode::kSimple, report, {}}, others);
-  running_ = state_.send_orders(time_left());
+  const Future<RunReport> own =
+      state_.run({pass_, options_.retain_graph, options_.mode == Mode::kSimple, report, {}}, others,
+                 deadline_);
+  running_ = state_.send_orders();
   running_.emplace_back(self_, own);
 }
 
@@ -162,7 +176,6 @@ void PassLead::await_finished() {
 }
 
 void PassLead::take_gradients(int rank, RunReport report) {
-  if (!report.failure.empty()) throw Failure{report.failure};
   for (ReturnedGradients& each : report.gradients) state_.on_gradients(rank, std::move(each));
   state_.on_finished(rank);
 }
@@ -177,7 +190,7 @@ T PassLead::await(const Future<T>& future) {
   }
   if (const auto error = future.error()) {
     if (error->code() == ErrorCode::kTimeout) run_out_of_time();
-    throw Failure{error->message()};
+    throw Failure{failure_of(*error)};
   }
   return future.wait();
 }
@@ -187,12 +200,12 @@ void PassLead::look_for_failure() {
   if (const auto error = state_.aborted()) throw *error;
   for (const auto& [rank, future] : questions_) {
     if (!future.ready()) continue;
-    if (const auto error = future.error()) throw Failure{error->message()};
+    if (const auto error = future.error()) throw Failure{failure_of(*error)};
+    if (const Answer answer = future.wait(); answer.code != 0) throw Failure{answer.failure};
   }
   for (const auto& [rank, future] : running_) {
     if (!future.ready()) continue;
-    if (const auto error = future.error()) throw Failure{error->message()};
-    if (RunReport report = future.wait(); !report.failure.empty()) throw Failure{report.failure};
+    if (const auto error = future.error()) throw Failure{failure_of(*error)};
   }
 }
 

@@ -26,6 +26,8 @@ class PassLead {
   void run_from(const RRef<at::Tensor>& root);
 
  private:
+  Answer ask_owner(const RRef<at::Tensor>& root);
+  Answer ask_here(const std::vector<at::Tensor>& roots);
   at::Tensor own_value(const RRef<at::Tensor>& root) const;
   void run(int root_rank, const Answer& roots);
   void carry_out(const PassCourse::Orders& orders);

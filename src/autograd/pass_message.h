@@ -44,9 +44,8 @@ struct RunOrder {
   std::vector<ReturnedGradients> gradients;  // of the leader's, if it has some already
 };
 
-/// The answer, when there is nothing left to do or something went wrong.
+/// The answer, when there is nothing left to do. That something went wrong is the call's error.
 struct RunReport {
-  std::string failure;  // empty if there is none
   std::vector<ReturnedGradients> gradients;
 };
 

@@ -41,16 +41,12 @@ Future<Answer> sys_autograd_ask_root(detail::RRefTarget<at::Tensor> root, PassId
 }
 
 Future<RunReport> sys_autograd_run(RunOrder order) {
-  try {
-    // The call that was to bring the context here failed: there is nothing to run.
-    if (order.everything && order.gradients.empty() && !contexts().find(order.pass.context) &&
-        !contexts().has_given_up(order.pass.context)) {
-      return make_ready_future(RunReport());
-    }
-    return contexts().led_by(caller(), order.pass.context)->run(std::move(order));
-  } catch (const Error& error) {
-    return make_ready_future(RunReport{error.message(), {}});
+  // The call that was to bring the context here failed: there is nothing to run.
+  if (order.everything && order.gradients.empty() && !contexts().find(order.pass.context) &&
+      !contexts().has_given_up(order.pass.context)) {
+    return make_ready_future(RunReport());
   }
+  return contexts().led_by(caller(), order.pass.context)->run(std::move(order));
 }
 
 void sys_autograd_abort(int64_t context, std::string cause) {

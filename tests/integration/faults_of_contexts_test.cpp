@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include <c10/core/GradMode.h>
@@ -192,13 +193,23 @@ TEST(FaultsOfContexts, ParticipantsForgetAKilledDriver) {
   std::cout << workers.output(1);
 }
 
+// The error of a step over two other workers; if it has none its gradient is right.
+std::optional<ErrorCode> step_over_both(const at::Tensor& x) {
+  try {
+    Context context;
+    context.backward({rpc_sync<weighed_through>("worker1", x, "worker2")}, {.timeout = 10s});
+    REQUIRE_THAT(context.gradient(x).item<double>() == 9);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error.code();
+  }
+}
+
 SCENARIO(faults_broken_connections_in_a_pass) {
   init_rpc(worker(rank));
   if (rank != 0) return serve();
   const at::Tensor x = scalar(2);
   for (int i = 0; i < 20; ++i) {
-    Context context;
-    const at::Tensor loss = rpc_sync<weighed_through>("worker1", x, "worker2");
     std::thread breaking([] {
       try {
         rpc_sync<break_connections>("worker1");
@@ -206,18 +217,16 @@ SCENARIO(faults_broken_connections_in_a_pass) {
         // Among them was that of this call.
       }
     });
-    const Ending ending = ending_of([&] { context.backward({loss}); });
-    breaking.join();
-    REQUIRE_THAT(ending.took < 10s);
-    if (ending.error) {
-      REQUIRE_THAT(ending.error->code() == ErrorCode::kContextAborted);
-    } else {
-      REQUIRE_THAT(context.gradient(x).item<double>() == 9);
+    const auto start = Clock::now();
+    // Forward calls on a connection that breaks say that they may have run.
+    if (const auto error = step_over_both(x)) {
+      REQUIRE_THAT(error == ErrorCode::kContextAborted || error == ErrorCode::kOutcomeUnknown ||
+                   error == ErrorCode::kUnavailable || error == ErrorCode::kRemoteError);
     }
+    REQUIRE_THAT(Clock::now() - start < 5s * kSlowness);
+    breaking.join();
   }
-  Context context;
-  context.backward({rpc_sync<weighed_through>("worker1", x, "worker2")});
-  REQUIRE_THAT(context.gradient(x).item<double>() == 9);
+  REQUIRE_THAT(eventually([&] { return !step_over_both(x); }));
   return end_scene();
 }
 

@@ -1,6 +1,8 @@
 // Behaviour 36 of the forty, and what goes beyond it: the gradients of a local run.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
+#include <mutex>
+#include <utility>
 
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
@@ -168,6 +170,23 @@ TEST_F(Behaviour36_Gradients, OfBroadcastsViewsAndChangesInPlace) {
   ((lmatrix.t() * lrow.reshape({3, 1})).select(0, 1).sum() + (lmatrix * lrow).sum()).backward();
   EXPECT_TRUE(same(context.gradient(row), lrow.grad()));
   EXPECT_TRUE(same(context.gradient(matrix), lmatrix.grad()));
+}
+
+// More gradients for the driver than a message takes tensors.
+static std::mutex kept_mutex;
+static std::vector<at::Tensor> kept;
+static void keep(at::Tensor x) {
+  const std::lock_guard lock(kept_mutex);
+  kept.push_back(x);
+}
+static at::Tensor sum_of_kept() { return at::stack(std::exchange(kept, {})).sum(); }
+
+TEST_F(Behaviour36_Gradients, OfVeryManyMessages) {
+  const at::Tensor x = leaf({2});
+  Context context(a);
+  for (int i = 0; i < 5000; ++i) a.sync<keep>("b", x);
+  context.backward({a.sync<sum_of_kept>("b")});
+  EXPECT_TRUE(same(context.gradient(x), at::full({2}, 5000.0, at::kDouble)));
 }
 
 TEST_F(Behaviour36_Gradients, MayBeSparse) {

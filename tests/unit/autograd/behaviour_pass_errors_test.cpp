@@ -8,7 +8,10 @@ namespace weft::behaviour_autograd {
 
 // --- 37: errors --------------------------------------------------------------------------------
 
-using Behaviour37_Errors = Behaviour;
+class Behaviour37_Errors : public Behaviour {
+ protected:
+  at::Tensor broken_there(const at::Tensor& x) { return a.sync<broken_backward>("b", x); }
+};
 
 TEST_F(Behaviour37_Errors, OfTheCallerAreNamedAndChangeNothing) {
   const at::Tensor x = leaf({3});
@@ -121,6 +124,54 @@ TEST_F(Behaviour37_Errors, AReferenceWhoseOwnerIsGoneIsOne) {
   EXPECT_THAT([&] { z.backward(context); }, fails_with(ErrorCode::kContextAborted, "b"));
 }
 
+TEST_F(Behaviour37_Errors, AReferenceThatCouldNotBeMadeIsOne) {
+  for (const bool known : {false, true}) {
+    Context context(a);
+    const RRef<at::Tensor> z = remote<throws>(a, "b", leaf({}));
+    if (known) {
+      EXPECT_THROW(z.to_here(), Error);
+    }
+    EXPECT_THAT([&] { z.backward(context); },
+                fails_with(ErrorCode::kContextAborted, "no result today"));
+  }
+}
+
+// The driver is at its own part meanwhile, one node after the other.
+TEST_F(Behaviour37_Errors, ElsewhereStopTheDriversOwnPart) {
+  const at::Tensor x = leaf({});
+  int steps = 0;
+  at::Tensor own = x;
+  for (int i = 0; i < 5000; ++i) {
+    own = own * 1;
+    own.register_hook([&steps](const at::Tensor&) {
+      ++steps;
+      std::this_thread::sleep_for(1ms);  // a node that takes its time
+    });
+  }
+  Context context(a);
+  // Newer nodes run first: the branch over b does.
+  const at::Tensor loss = own + broken_there(x);
+  const auto start = Clock::now();
+  EXPECT_THAT([&] { context.backward({loss}); },
+              fails_with(ErrorCode::kContextAborted, "no gradient today"));
+  EXPECT_LT(Clock::now() - start, 1s * test::kSlowness);
+  EXPECT_LT(steps, 5000);
+}
+
+TEST_F(Behaviour37_Errors, ATimeoutStopsTheDriversOwnPart) {
+  const at::Tensor x = leaf({});
+  at::Tensor own = x;
+  for (int i = 0; i < 2000; ++i) {
+    own = own * 1;
+    own.register_hook([](const at::Tensor&) { std::this_thread::sleep_for(1ms); });
+  }
+  Context context(a);
+  const auto start = Clock::now();
+  EXPECT_THAT([&] { context.backward({own}, {.timeout = 50ms}); },
+              fails_with(ErrorCode::kContextAborted, "timeout"));
+  EXPECT_LT(Clock::now() - start, 1s * test::kSlowness);
+}
+
 TEST_F(Behaviour37_Errors, ACallThatWasRefusedIsNot) {
   Options options;
   options.max_call_depth = 2;
@@ -129,8 +180,11 @@ TEST_F(Behaviour37_Errors, ACallThatWasRefusedIsNot) {
   const at::Tensor x = leaf({3});
   Context context(driver);
   EXPECT_THAT([&] { driver.sync<throws>("b", x); }, fails_with(ErrorCode::kRemoteError));
-  EXPECT_THAT([&] { driver.sync<call_on>("b", x, x, std::vector<int>{0, 1, 0, 1}); },
-              fails_with(ErrorCode::kRemoteError, "calls nest"));
+  EXPECT_THAT(
+      [&] {
+        driver.sync<call_on>("b", x, x, std::vector<int>{0, 1, 0, 1});
+      },
+      fails_with(ErrorCode::kRemoteError, "calls nest"));
   context.backward({driver.sync<product>("b", x, x).sum()});
   EXPECT_TRUE(same(context.gradient(x), 2 * x));
 }

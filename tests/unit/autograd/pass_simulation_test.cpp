@@ -231,8 +231,8 @@ class World {
         send_all(rank, {std::move(*outgoing)});
       } else if (rank == kLeader && unordered_.erase(outgoing->to) == 1) {
         post({Message::Kind::kRun, rank, outgoing->to, {}, {}, {std::move(outgoing->returned)}});
-      } else if (auto now = worker.dispatch.send(std::move(*outgoing))) {
-        send_all(rank, {std::move(*now)});
+      } else {
+        send_all(rank, worker.dispatch.send(std::move(*outgoing)));
       }
     }
     after(rank);
