@@ -129,18 +129,25 @@ detail::Ref<ContextState> Contexts::join(const WorkerInfo& leader, int64_t id) {
 
 // Null if it is one of our own that has ended.
 detail::Ref<ContextState> Contexts::find_or_join(int64_t id) {
+  detail::Ref<ContextState> state;
   {
     std::lock_guard lock(mutex_);
     if (auto found = contexts_.find(id); found != contexts_.end()) return found->second;
     if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
     if (ContextState::creator_of(id) == runtime_->self().info.id) return {};
     if (given_up_.contains(id)) refuse_given_up(id);
-    auto state = detail::make_ref<ContextState>(*agent_address_, id);
+    state = detail::make_ref<ContextState>(*agent_address_, id);
     contexts_.emplace(id, state);
     if (std::exchange(alarm_set_, true)) return state;
   }
   watch_before_long();
-  return find(id);
+  return state;
+}
+
+// Under the lock. Out of the table; null if it is not there.
+detail::Ref<ContextState> Contexts::take(int64_t id) {
+  auto taken = contexts_.extract(id);
+  return taken ? std::move(taken.mapped()) : detail::Ref<ContextState>();
 }
 
 void Contexts::check_not_given_up(int64_t id) {
@@ -159,10 +166,8 @@ void Contexts::give_up(int64_t id, const std::string& cause) {
   detail::Ref<ContextState> state;
   {
     std::lock_guard lock(mutex_);
-    auto found = contexts_.find(id);
-    if (found == contexts_.end()) return;
-    state = std::move(found->second);
-    contexts_.erase(found);
+    state = take(id);
+    if (!state) return;
     if (given_up_.size() == kMostGivenUp) given_up_.erase(given_up_.begin());
     given_up_.insert(id);
   }
@@ -173,12 +178,9 @@ void Contexts::forget(int64_t id) {
   detail::Ref<ContextState> state;
   {
     std::lock_guard lock(mutex_);
-    auto found = contexts_.find(id);
-    if (found == contexts_.end()) return;
-    state = std::move(found->second);
-    contexts_.erase(found);
+    state = take(id);
   }
-  state->let_go();
+  if (state) state->let_go();
 }
 
 void Contexts::release(ContextState& state) {

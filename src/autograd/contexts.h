@@ -60,6 +60,7 @@ class Contexts final : public rpc::AgentPart, public std::enable_shared_from_thi
 
  private:
   detail::Ref<ContextState> find_or_join(int64_t id);
+  detail::Ref<ContextState> take(int64_t id);
   void check_not_given_up(int64_t id);
   [[noreturn]] void refuse_given_up(int64_t id) const;
   void give_up(int64_t id, const std::string& cause);
