@@ -30,6 +30,7 @@ enum class ErrorCode : uint8_t {
   kCancelled = 16,         // given up by cancel(); may have run
   kBrokenPromise = 17,     // the promise was destroyed before it had an outcome
   kCallbackFailed = 18,    // a continuation threw something that is no weft::Error
+  kStorageFailed = 19,     // a file could not be read or written, or is damaged
 };
 
 /// The enumerator's name, e.g. "kTimeout".

@@ -80,9 +80,9 @@ class RRefSlot {
   const RRefId& id() const { return id_; }
   template <typename... Args>
   void emplace(Args&&... args) const {
-    auto value = std::make_unique<T>(std::forward<Args>(args)...);
-    filling_->object->fill(value.release(), [](void* made) { delete static_cast<T*>(made); });
+    fill(std::make_shared<T>(std::forward<Args>(args)...));
   }
+  void fill(std::shared_ptr<T> value) const { filling_->object->fill(std::move(value)); }
   void fail(std::exception_ptr error) const { filling_->object->fail(std::move(error)); }
 
  private:
@@ -254,7 +254,8 @@ struct Codec<detail::RRefSlot<T>> {
 
 /// A reference to an object of type T on some worker of the group, its owner. Copies share one
 /// hold; the object lives until the last hold on any worker is gone. Travels in arguments and
-/// results. T need be neither copyable nor movable. Thread-safe. Default-constructed it refers to
+/// results. T need be neither copyable nor movable; its owner keeps it in a std::shared_ptr, so
+/// std::enable_shared_from_this works in it. Thread-safe. Default-constructed it refers to
 /// nothing.
 template <typename T>
 class RRef {
@@ -265,8 +266,7 @@ class RRef {
   /// A value of this worker's own, to be shared by reference.
   explicit RRef(T value) : RRef(current_agent(), std::move(value)) {}
   RRef(Agent& agent, T value) : handle_(detail::make_local_rref(agent, detail::rref_type<T>())) {
-    auto kept = std::make_unique<T>(std::move(value));
-    handle_->object()->fill(kept.release(), [](void* made) { delete static_cast<T*>(made); });
+    handle_->object()->fill(std::make_shared<T>(std::move(value)));
   }
 
   explicit operator bool() const { return static_cast<bool>(handle_); }
@@ -376,7 +376,13 @@ class RRef<T>::Within {
 
   template <auto M, typename... Args>
   typename detail::RemoteMethod<T, M>::Result rpc_sync(Args&&... args) const {
-    return start<M>(true, args...).wait();
+    auto pending = start<M>(true, args...);
+    try {
+      return std::move(pending).wait();
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kRRefLost) rref_.handle().check_created_soon();
+      throw;
+    }
   }
   template <auto M, typename... Args>
   Future<typename detail::RemoteMethod<T, M>::Result> rpc_async(Args&&... args) const {

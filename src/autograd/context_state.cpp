@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "autograd/contexts.h"
-#include "autograd/describe_exception.h"
+#include "rpc/describe_exception.h"
 #include "autograd/note.h"
 #include "autograd/pass_calls.h"
 #include "autograd/reserved_functions.h"
@@ -219,7 +219,7 @@ void ContextState::work_off() {
     } catch (const abi::__forced_unwind&) {
       throw;
     } catch (...) {
-      fail(describe_exception(std::current_exception()));
+      fail(rpc::describe_exception(std::current_exception()));
     }
   }
 }
@@ -268,7 +268,7 @@ void ContextState::handle(Question& question) {
     throw;
   } catch (...) {
     answer.code = static_cast<uint8_t>(ErrorCode::kInvalidArgument);
-    answer.failure = fmt::format("{}: {}", worker_, describe_exception(std::current_exception()));
+    answer.failure = fmt::format("{}: {}", worker_, rpc::describe_exception(std::current_exception()));
   }
   question.promise->set_value(std::move(answer));
 }
@@ -303,8 +303,12 @@ void ContextState::lead_on() {
 }
 
 void ContextState::publish(Leaves fresh) {
-  // Only this thread changes them; others read them meanwhile.
-  Leaves sum = gradients_;
+  // Others read them meanwhile, so they are added up aside.
+  Leaves sum;
+  {
+    Lock lock(mutex_);
+    sum = gradients_;
+  }
   sum.add(std::move(fresh));
   {
     Lock lock(mutex_);
@@ -453,6 +457,22 @@ std::vector<std::pair<at::Tensor, at::Tensor>> ContextState::gradients() const {
   Lock lock(mutex_);
   if (life_ != Life::kGood) throw why_not();
   return gradients_.all();
+}
+
+std::vector<at::Tensor> ContextState::gradients_of(const std::vector<at::Tensor>& leaves) const {
+  Lock lock(mutex_);
+  if (life_ != Life::kGood) throw why_not();
+  std::vector<at::Tensor> found;
+  found.reserve(leaves.size());
+  for (const at::Tensor& leaf : leaves) found.push_back(gradients_.find(leaf));
+  return found;
+}
+
+void ContextState::replace_gradients(const std::vector<at::Tensor>& leaves,
+                                     std::vector<at::Tensor> gradients) {
+  Lock lock(mutex_);
+  if (life_ != Life::kGood) throw why_not();
+  for (size_t i = 0; i < leaves.size(); ++i) gradients_.replace(leaves[i], std::move(gradients[i]));
 }
 
 std::set<int> ContextState::participants() const {

@@ -74,6 +74,10 @@ class ContextState final : public rpc::Companion {
   void check() const;
   at::Tensor gradient(const at::Tensor& leaf) const;
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;
+  /// Those of `leaves`, in their order; undefined where there is none.
+  std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& leaves) const;
+  /// In place of the ones these leaves have. Not while a pass runs.
+  void replace_gradients(const std::vector<at::Tensor>& leaves, std::vector<at::Tensor> gradients);
 
   /// Workers that calls in this context reached from here, at once or through others.
   std::set<int> participants() const;
@@ -85,6 +89,8 @@ class ContextState final : public rpc::Companion {
   /// Passes of one context come one after the other.
   std::mutex& leading() { return leading_; }
   uint64_t next_pass() { return ++last_pass_; }
+  /// Of the creator.
+  bool has_had_a_pass() const { return last_pass_ > 0; }
   bool busy() const;
   size_t messages() const { return tape_.size(); }
   size_t leaves() const;
@@ -143,7 +149,7 @@ class ContextState final : public rpc::Companion {
   std::mutex leading_;
   std::mutex ordering_;  // held while an order is sent
   std::atomic<bool> told_others_{false};
-  uint64_t last_pass_ = 0;
+  std::atomic<uint64_t> last_pass_{0};
 
   mutable std::mutex mutex_;
   Life life_ = Life::kGood;

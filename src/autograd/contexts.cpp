@@ -111,6 +111,12 @@ detail::Ref<ContextState> Contexts::get(int64_t id) {
       fmt::format("{} has no part in an autograd context {} (any more)", runtime_->name(), id));
 }
 
+detail::Ref<ContextState> Contexts::find_part(int64_t id) {
+  auto state = find(id);
+  if (!state) check_not_given_up(id);
+  return state;
+}
+
 detail::Ref<ContextState> Contexts::led_by(const WorkerInfo& leader, int64_t id) {
   if (ContextState::creator_of(id) != leader.id) {
     throw Error(

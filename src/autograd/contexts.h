@@ -34,6 +34,8 @@ class Contexts final : public rpc::AgentPart, public std::enable_shared_from_thi
   detail::Ref<ContextState> create();
   /// Null if there is none.
   detail::Ref<ContextState> find(int64_t id);
+  /// Null if this worker has no part in it; throws kContextAborted if it had and gave it up.
+  detail::Ref<ContextState> find_part(int64_t id);
   /// Throw kInvalidArgument if there is none, or `leader` did not make it; `join` takes part.
   detail::Ref<ContextState> get(int64_t id);
   detail::Ref<ContextState> led_by(const WorkerInfo& leader, int64_t id);

@@ -20,6 +20,11 @@ class Leaves {
   void add(Leaves more) {
     for (auto& [key, entry] : more.entries_) add(entry.leaf, std::move(entry.gradient));
   }
+  /// Where there is one.
+  void replace(const at::Tensor& leaf, at::Tensor gradient) {
+    auto found = entries_.find(leaf.unsafeGetTensorImpl());
+    if (found != entries_.end()) found->second.gradient = std::move(gradient);
+  }
   /// Undefined if there is none.
   at::Tensor find(const at::Tensor& leaf) const {
     auto found = entries_.find(leaf.unsafeGetTensorImpl());

@@ -75,6 +75,8 @@ const char* name(ErrorCode code) {
       return "kBrokenPromise";
     case ErrorCode::kCallbackFailed:
       return "kCallbackFailed";
+    case ErrorCode::kStorageFailed:
+      return "kStorageFailed";
   }
   return "kUnknownErrorCode";
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <typeinfo>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "base/demangle.h"
@@ -27,6 +28,10 @@ base::Time deadline_of(const wire::CallPrelude& prelude, base::Time now) {
 wire::FailedReply describe(std::exception_ptr error) {
   try {
     std::rethrow_exception(std::move(error));
+  } catch (const c10::Error& thrown) {
+    // Its what() ends with pages of stack trace of another process.
+    return {ErrorCode::kRemoteError, base::demangle(typeid(thrown)),
+            thrown.what_without_backtrace()};
   } catch (const std::exception& thrown) {
     return {ErrorCode::kRemoteError, base::demangle(typeid(thrown)), thrown.what()};
   } catch (...) {

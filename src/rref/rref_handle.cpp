@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "weft/detail/rref_handle.h"
 
+#include <chrono>
+
 #include <fmt/format.h>
 
 #include "rref/keeper.h"
@@ -32,6 +34,11 @@ bool RRefHandle::confirmed() const {
            (!creation_->error() || creation_->error()->code() == ErrorCode::kRemoteError);
   }
   return keeper()->is_held(id_);
+}
+
+void RRefHandle::check_created_soon() const {
+  constexpr auto kSoon = std::chrono::seconds(1);
+  if (creation_ && creation_->wait_for(kSoon)) check_created();
 }
 
 void RRefHandle::check_created() const {

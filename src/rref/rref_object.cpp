@@ -13,7 +13,6 @@ RRefObject::RRefObject(std::weak_ptr<rref::Keeper> keeper, const RRefId& id)
 
 RRefObject::~RRefObject() {
   if (auto keeper = keeper_.lock()) keeper->on_object_gone(id_, this);
-  if (value_) destroy_(value_);
 }
 
 void RRefObject::expect_type(const RRefType& type) {
@@ -30,9 +29,8 @@ std::string RRefObject::type_name() const {
   return type_ ? base::demangle(*type_->info) : "(not created yet)";
 }
 
-void RRefObject::fill(void* value, void (*destroy)(void*)) {
-  value_ = value;
-  destroy_ = destroy;
+void RRefObject::fill(std::shared_ptr<void> value) {
+  value_ = std::move(value);
   promise_.set_value();
 }
 
@@ -41,7 +39,7 @@ void RRefObject::fail(std::exception_ptr error) { promise_.set_exception(std::mo
 void* RRefObject::value() const {
   auto& state = FutureAccess::state(settled_);
   if (state.failed()) state.rethrow();
-  return value_;
+  return value_.get();
 }
 
 }  // namespace weft::detail

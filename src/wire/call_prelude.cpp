@@ -92,7 +92,7 @@ void encode_failed(Encoder& out, const FailedReply& failed) {
 FailedReply decode_failed(std::span<const std::byte> body) {
   Decoder in(body, {});
   const auto code = in.scalar<uint8_t>();
-  if (code < 1 || code > static_cast<uint8_t>(ErrorCode::kCallbackFailed)) {
+  if (code < 1 || code > static_cast<uint8_t>(ErrorCode::kStorageFailed)) {
     Decoder::fail(fmt::format("error code {}", code));
   }
   FailedReply failed{static_cast<ErrorCode>(code), Codec<std::string>::decode(in),

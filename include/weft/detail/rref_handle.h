@@ -35,6 +35,8 @@ class RRefHandle final : public RefCounted {
   bool confirmed() const;
   /// Throws what its creation failed with, if this worker asked for it and it has.
   void check_created() const;
+  /// The same; waits a moment for a creation that has been given up already.
+  void check_created_soon() const;
 
  private:
   ~RRefHandle() override;

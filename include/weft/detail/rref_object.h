@@ -40,7 +40,7 @@ class RRefObject final : public RefCounted {
   void expect_type(const RRefType& type);
   std::string type_name() const;
 
-  void fill(void* value, void (*destroy)(void*));
+  void fill(std::shared_ptr<void> value);
   void fail(std::exception_ptr error);
   bool is_settled() const { return settled_.ready(); }
   /// Settled with the object, whether it was created or failed to be.
@@ -59,8 +59,7 @@ class RRefObject final : public RefCounted {
   mutable std::mutex mutex_;
   std::optional<RRefType> type_;
   Turns turns_;
-  void* value_ = nullptr;
-  void (*destroy_)(void*) = nullptr;
+  std::shared_ptr<void> value_;
   Promise<void> promise_;
   const Future<void> settled_;
 };

@@ -123,7 +123,7 @@ TEST(FailedReply, OnlyKnownCodesDecode) {
   for (int code = 0; code < 256; ++code) {
     Encoder out;
     encode_failed(out, {static_cast<ErrorCode>(code), "", ""});
-    const bool known = code >= 1 && code <= static_cast<int>(ErrorCode::kCallbackFailed);
+    const bool known = code >= 1 && code <= static_cast<int>(ErrorCode::kStorageFailed);
     if (known) {
       EXPECT_NO_THROW(decode_failed(out.payload())) << code;
     } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "autograd/describe_exception.h"
+#include "rpc/describe_exception.h"
 
 #include <typeinfo>
 #include <utility>
@@ -10,7 +10,7 @@
 #include "base/demangle.h"
 #include "weft/error.h"
 
-namespace weft::autograd {
+namespace weft::rpc {
 
 std::string describe_exception(std::exception_ptr error) {
   try {
@@ -26,4 +26,4 @@ std::string describe_exception(std::exception_ptr error) {
   }
 }
 
-}  // namespace weft::autograd
+}  // namespace weft::rpc

@@ -1,4 +1,4 @@
-// An exception of a node's, for whoever waits on another worker.
+// What was thrown, for whoever waits on another worker.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -6,9 +6,9 @@
 #include <exception>
 #include <string>
 
-namespace weft::autograd {
+namespace weft::rpc {
 
 /// Its type and its text, without a stack trace.
 std::string describe_exception(std::exception_ptr error);
 
-}  // namespace weft::autograd
+}  // namespace weft::rpc
