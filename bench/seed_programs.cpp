@@ -1,7 +1,8 @@
-// Row 17: whole programs, as a user writes them, against the same programs on torch RPC.
+// Rows 17 and 23: whole programs, as a user writes them, against the same programs on torch RPC.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/child.h"
@@ -13,43 +14,65 @@
 namespace bench {
 namespace {
 
-constexpr size_t kTorchSteps = 3000;
-constexpr size_t kWeftSteps = 30'000;
+// The same program twice. Both take how much to do as their last argument.
+struct ProgramPair {
+  int row;
+  std::string what, unit;
+  Bar bar;
+  std::vector<std::string> torch_command, weft_command;
+  size_t torch_count, weft_count;
+};
 
-// Both end with a line that has the rate alone: "steps per second: NUMBER".
-double steps_per_second(const std::vector<std::string>& command) {
-  const std::string wanted = "steps per second: ";
-  Child program({command, {{"GLOG_minloglevel", "2"}}, {}});
+// Programs end with a line that has the rate alone: "steps per second: NUMBER".
+double rate_of(std::vector<std::string> command, size_t count) {
+  const std::string wanted = " per second: ";
+  command.push_back(std::to_string(count));
+  Child program({std::move(command), {{"GLOG_minloglevel", "2"}}, {}});
   for (;;) {
     const std::string line = program.read_line();
-    if (line.rfind(wanted, 0) == 0) return std::stod(line.substr(wanted.size()));
+    const size_t at = line.find(wanted);
+    if (at != std::string::npos) return std::stod(line.substr(at + wanted.size()));
   }
 }
 
-std::vector<std::string> torch_cartpole(const Settings& settings, size_t steps) {
-  return {kPython, settings.scripts + "/torch_cartpole.py", "--steps", std::to_string(steps)};
-}
-
-std::vector<std::string> weft_cartpole(const Settings& settings, size_t steps) {
-  return {settings.examples + "/cartpole", "--world-size", "2", "--steps", std::to_string(steps)};
+void compare(const Settings& settings, const ProgramPair& pair) {
+  if (!torch_rpc_is_installed()) {
+    print_not_measured(pair.row, pair.what, "python3-torch missing", Absence::kAllowed);
+    return;
+  }
+  const auto running = [&settings](const std::vector<std::string>& command, size_t count) {
+    return [&command, count = settings.scaled(count)] { return rate_of(command, count); };
+  };
+  std::vector<Measurement> turns{running(pair.torch_command, pair.torch_count), nullptr};
+  if (!settings.anchors_only) turns[1] = running(pair.weft_command, pair.weft_count);
+  const auto series = take_turns(settings.quick ? 1 : 5, turns);
+  print({pair.row, pair.what, "the same program on torch RPC", pair.unit, pair.bar, series[0],
+         series[1], ""});
 }
 
 void measure(const Settings& settings) {
   print_facts();
-  if (!settings.wants(17)) return;
-  if (!torch_rpc_is_installed()) {
-    print_not_measured(17, "programs against torch RPC", "python3-torch missing",
-                       Absence::kAllowed);
-    return;
+  const std::vector<ProgramPair> pairs{
+      {.row = 17,
+       .what = "cartpole, one observer",
+       .unit = "steps/s",
+       .bar = at_least(20),
+       .torch_command = {kPython, settings.scripts + "/torch_cartpole.py", "--steps"},
+       .weft_command = {settings.examples + "/cartpole", "--world-size", "2", "--steps"},
+       .torch_count = 3000,
+       .weft_count = 30'000},
+      {.row = 23,
+       .what = "model-parallel RNN of the tutorial",
+       .unit = "iterations/s",
+       .bar = at_least(10),
+       .torch_command = {kPython, settings.scripts + "/torch_rnn.py", "--iterations"},
+       .weft_command = {settings.examples + "/rnn", "--iterations"},
+       .torch_count = 400,
+       .weft_count = 2000},
+  };
+  for (const ProgramPair& pair : pairs) {
+    if (settings.wants(pair.row)) compare(settings, pair);
   }
-  const size_t torch_steps = settings.scaled(kTorchSteps), weft_steps = settings.scaled(kWeftSteps);
-  std::vector<Measurement> turns{
-      [&] { return steps_per_second(torch_cartpole(settings, torch_steps)); }, nullptr};
-  if (!settings.anchors_only)
-    turns[1] = [&] { return steps_per_second(weft_cartpole(settings, weft_steps)); };
-  const auto series = take_turns(settings.quick ? 1 : 5, turns);
-  print({17, "cartpole, one observer", "the same program on torch RPC", "steps/s", at_least(20),
-         series[0], series[1], ""});
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 """One of two torch RPC workers: torch_rpc_peer.py RANK RENDEZVOUS CHANNEL.
 
 Both print "ready". Rank 0 then answers commands, "NAME COUNT" per line, with one number each, and
-rank 1 serves; both leave when their input ends. Only builtin operators are called, so the callee
-runs them in C++ without Python's lock. Everything travels over TCP (the shm transport and the cma
+rank 1 serves; both leave when their input ends. Only builtin operators are called (but for the
+parameters of the optimizer), so the callee runs them in C++ without Python's lock. Everything travels over TCP (the shm transport and the cma
 channel are left out), as weft's calls do in the same benchmark; CHANNEL is the way tensors take:
 "basic", in the connection of the call, or "mpt_uv", in parallel over several of their own.
 """
@@ -15,6 +15,7 @@ import time
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+from torch.distributed.optim import DistributedOptimizer
 
 OUTSTANDING = 200
 SMALL = torch.ones(4)
@@ -64,10 +65,35 @@ def step_seconds(count):
     return statistics.median(times)
 
 
+PARAMETERS = [torch.ones(4, requires_grad=True) for _ in range(100)]
+
+
+def own_references():
+    return [rpc.RRef(each) for each in PARAMETERS]
+
+
+def own_sum():
+    return torch.stack(PARAMETERS).sum()
+
+
+def optimizer_seconds(count):
+    references = own_references() + rpc.rpc_sync("callee", own_references)
+    optimizer = DistributedOptimizer(torch.optim.SGD, references, lr=1e-3)
+    times = []
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [own_sum() + rpc.rpc_sync("callee", own_sum)])
+        for _ in range(count):
+            start = time.perf_counter()
+            optimizer.step(context)
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
 COMMANDS = {
     "sync": lambda count: 1e6 * median_seconds(count, torch.add, SMALL, SMALL),
     "async": calls_per_second,
     "churn": cycles_per_second,
+    "optimizer": lambda count: 1e6 * optimizer_seconds(count),
     "chain": lambda count: 1e6 * step_seconds(count),
     "neg": lambda count: 1e3 * median_seconds(count, torch.neg, LARGE),
     "positive": lambda count: 1e3 * median_seconds(count, torch.positive, LARGE),

@@ -1,0 +1,238 @@
+// Modules on other workers.
+//
+//   weft::nn::RemoteModule<EmbeddingTableImpl> table("ps/cpu", 100, 16);  // built there
+//   at::Tensor rows = table.forward(ids);
+//   weft::optim::DistributedOptimizer<torch::optim::Adam> optimizer(table.remote_parameters(),
+//   0.05);
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "weft/autograd.h"
+#include "weft/detail/hosted_module.h"
+#include "weft/nn/torch_options.h"
+#include "weft/rref.h"
+
+namespace weft::nn {
+
+/// Where a module is to live: "ps", "ps/cuda:0", "rank:1", "rank:1/cpu"; and how long it may take
+/// to construct it there, if not as long as any call.
+class Placement {
+ public:
+  /// Throw kInvalidArgument for what is no placement.
+  Placement(const std::string& text, std::optional<Timeout> timeout = std::nullopt);
+  Placement(const char* text, std::optional<Timeout> timeout = std::nullopt)
+      : Placement(std::string(text), timeout) {}
+
+  const Destination& worker() const { return worker_; }
+  /// As at::Device reads it.
+  const std::string& device() const { return device_; }
+
+ private:
+  Destination worker_;
+  std::string device_;
+};
+
+/// Parameters and buffers by name, as named_parameters() and named_buffers() name them.
+using ModuleState = std::map<std::string, at::Tensor>;
+using NamedTensors = std::vector<std::pair<std::string, RRef<at::Tensor>>>;
+
+/// What a RemoteModule is whatever its class. All are answered by the worker that has the module,
+/// and wait for that. They are not ordered with calls of the module's own methods, even if its
+/// class is serialized; with steps of optimizers they are.
+class AnyRemoteModule {
+ public:
+  const WorkerInfo& owner() const { return hosted_.owner(); }
+
+  /// References to the parameters themselves, for an optimizer; one that several layers share comes
+  /// once.
+  std::vector<RRef<at::Tensor>> remote_parameters(bool recurse = true) const;
+  NamedTensors named_parameters(bool recurse = true) const;
+  std::vector<RRef<at::Tensor>> buffers(bool recurse = true) const;
+  NamedTensors named_buffers(bool recurse = true) const;
+
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool is_training() const;
+  /// "cpu", "cuda:0", ... References to its parameters stay valid.
+  void to(const std::string& device);
+  /// Of `.grad`; the gradients of a context are not there.
+  void zero_grad();
+
+  /// A copy of everything the module has learned.
+  ModuleState state() const;
+  /// All or nothing: throws kInvalidArgument, naming every tensor that is missing, unknown or of
+  /// another shape, before anything is changed.
+  void load_state(const ModuleState& state);
+
+  /// The module without its class, for layers above.
+  const RRef<HostedModule>& hosted() const { return hosted_; }
+
+ protected:
+  AnyRemoteModule() = default;
+  explicit AnyRemoteModule(RRef<HostedModule> hosted) : hosted_(std::move(hosted)) {}
+
+ private:
+  RRef<HostedModule> hosted_;
+};
+
+namespace detail {
+
+template <typename M, typename... Args>
+struct ModuleMaking {
+  static void run(weft::detail::RRefSlot<M> slot, std::string device, Args... args) {
+    try {
+      auto module = std::make_shared<M>(std::move(args)...);
+      module->to(at::Device(device));
+      slot.fill(std::move(module));
+    } catch (...) {
+      slot.fail(std::current_exception());
+      throw;
+    }
+  }
+};
+
+template <typename M, typename... Args>
+concept TakesForward = requires(M& module, Args... args) {
+  module.forward(std::move(args)...);
+};
+
+template <typename M, typename... Args>
+struct ModuleForward {
+  static_assert(TakesForward<M, Args...>, "the module has no forward that takes these arguments");
+  using Result = std::decay_t<decltype(std::declval<M&>().forward(std::declval<Args>()...))>;
+  static Result run(M& module, Args... args) {
+    const auto accelerator = accelerator_of(module);
+    if (!accelerator) return module.forward(std::move(args)...);
+    (move_tensors(args, *accelerator), ...);
+    if constexpr (std::is_void_v<Result>) {
+      module.forward(std::move(args)...);
+    } else {
+      Result result = module.forward(std::move(args)...);
+      move_tensors(result, at::Device(at::kCPU));
+      return result;
+    }
+  }
+};
+
+template <typename M>
+inline constexpr bool is_holder = std::is_base_of_v<torch::detail::ModuleHolderIndicator, M>;
+
+}  // namespace detail
+
+/// A module of class M that lives on another worker (or this one). Copies refer to the same
+/// module; travels in arguments and results. The worker's program must contain the same uses of it.
+template <typename M>
+class RemoteModule : public AnyRemoteModule {
+  static_assert(!detail::is_holder<M>,
+                "name the module's own class, such as torch::nn::LinearImpl for torch::nn::Linear");
+  static_assert(detail::is_holder<M> || std::is_base_of_v<torch::nn::Module, M>,
+                "a remote module must be a torch::nn::Module");
+
+ public:
+  RemoteModule() = default;
+
+  /// Constructs M(args...) there and returns at once; what goes wrong is reported by every use.
+  /// libtorch's option structs travel as arguments.
+  template <typename... Args>
+  explicit RemoteModule(const Placement& where, Args&&... args)
+      : RemoteModule(current_agent(), where, std::forward<Args>(args)...) {}
+  template <typename... Args>
+  RemoteModule(Agent& agent, const Placement& where, Args&&... args)
+      : RemoteModule(make(agent, where, args...)) {}
+  /// A module that is there already.
+  explicit RemoteModule(RRef<M> module)
+      : AnyRemoteModule(module.template remote<&detail::host_module<M>>()),
+        module_(std::move(module)) {}
+
+  /// M::forward there, with the arguments on the module's device; its default arguments and
+  /// overloads work as they do here.
+  template <typename... Args>
+  auto forward(Args&&... args) const {
+    return module_.template rpc_sync<kForward<Args...>>(args...);
+  }
+  template <typename... Args>
+  auto forward_async(Args&&... args) const {
+    return module_.template rpc_async<kForward<Args...>>(args...);
+  }
+  /// Its result stays there.
+  template <typename... Args>
+  auto forward_remote(Args&&... args) const {
+    return module_.template remote<kForward<Args...>>(args...);
+  }
+
+  const RRef<M>& module_rref() const { return module_; }
+
+#define WEFT_NOT_REMOTE(method, instead)                                            \
+  template <typename... Args>                                                       \
+  void method(Args&&...) const {                                                    \
+    static_assert(sizeof...(Args) > 1000, #method " of a remote module: " instead); \
+  }
+  WEFT_NOT_REMOTE(parameters, "parameters cannot be brought here, use remote_parameters()")
+  WEFT_NOT_REMOTE(register_parameter, "say it in the module's constructor")
+  WEFT_NOT_REMOTE(register_buffer, "say it in the module's constructor")
+  WEFT_NOT_REMOTE(register_module, "say it in the module's constructor")
+  WEFT_NOT_REMOTE(apply, "a function cannot travel, call one there through module_rref()")
+  WEFT_NOT_REMOTE(children, "submodules cannot be brought here, use module_rref()")
+  WEFT_NOT_REMOTE(named_children, "submodules cannot be brought here, use module_rref()")
+  WEFT_NOT_REMOTE(modules, "submodules cannot be brought here, use module_rref()")
+  WEFT_NOT_REMOTE(named_modules, "submodules cannot be brought here, use module_rref()")
+  WEFT_NOT_REMOTE(clone, "make another RemoteModule and give it this one's state()")
+  WEFT_NOT_REMOTE(save, "use state(), or weft::checkpoint")
+  WEFT_NOT_REMOTE(load, "use load_state(), or weft::checkpoint")
+#undef WEFT_NOT_REMOTE
+
+ private:
+  friend struct Codec<RemoteModule>;
+  RemoteModule(RRef<M> module, RRef<HostedModule> hosted)
+      : AnyRemoteModule(std::move(hosted)), module_(std::move(module)) {}
+
+  template <typename... Args>
+  static constexpr auto kForward =
+      &detail::ModuleForward<M, weft::detail::Transported<Args>...>::run;
+
+  template <typename... Args>
+  static RRef<M> make(Agent& agent, const Placement& where, Args&... args) {
+    static_assert(std::is_constructible_v<M, weft::detail::Transported<Args>...>,
+                  "the module has no constructor that takes these arguments");
+    using Making = detail::ModuleMaking<M, weft::detail::Transported<Args>...>;
+    return weft::detail::RRefAccess::create<&Making::run, M>(
+        *weft::detail::AgentAccess::core(agent), where.worker(), {}, where.device(), args...);
+  }
+
+  RRef<M> module_;
+};
+
+/// References to the parameters of a module of this worker's own, in their order.
+std::vector<RRef<at::Tensor>> parameter_rrefs(const torch::nn::Module& module);
+std::vector<RRef<at::Tensor>> parameter_rrefs(Agent& agent, const torch::nn::Module& module);
+
+}  // namespace weft::nn
+
+namespace weft {
+
+template <typename M>
+struct Codec<nn::RemoteModule<M>> {
+  static void encode(Encoder& out, const nn::RemoteModule<M>& module) {
+    Codec<RRef<M>>::encode(out, module.module_rref());
+    Codec<RRef<nn::HostedModule>>::encode(out, module.hosted());
+  }
+  static nn::RemoteModule<M> decode(Decoder& in) {
+    auto module = Codec<RRef<M>>::decode(in);
+    auto hosted = Codec<RRef<nn::HostedModule>>::decode(in);
+    return nn::RemoteModule<M>(std::move(module), std::move(hosted));
+  }
+  static void describe(TypeDescription& out) {
+    out.add("module");
+    Codec<RRef<M>>::describe(out);
+  }
+};
+
+}  // namespace weft

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "checkpoint/durable_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "weft/error.h"
+
+namespace weft::checkpoint {
+
+void throw_storage(const std::string& what, const std::string& path) {
+  throw Error(ErrorCode::kStorageFailed,
+              fmt::format("cannot {} {}: {}", what, path, std::generic_category().message(errno)));
+}
+
+std::string parent_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+namespace {
+bool is_directory(const std::string& path) {
+  struct stat found {};
+  return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+}
+}  // namespace
+
+void make_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0755) != 0) {
+    const int reason = errno;
+    if (reason == EEXIST && is_directory(path)) return;
+    if (reason != ENOENT || parent_of(path) == path) {
+      errno = reason;
+      throw_storage("create", path);
+    }
+    make_directory(parent_of(path));
+    if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) throw_storage("create", path);
+  }
+  sync_directory(parent_of(path));
+}
+
+void sync_directory(const std::string& path) {
+  const transport::Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || ::fsync(directory.get()) != 0) throw_storage("sync", path);
+}
+
+DurableFile::DurableFile(std::string path)
+    : path_(std::move(path)),
+      unfinished_(path_ + ".unfinished"),
+      file_(::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) {
+  if (!file_) throw_storage("create", unfinished_);
+}
+
+DurableFile::~DurableFile() {
+  if (file_ && !committed_) ::unlink(unfinished_.c_str());
+}
+
+void DurableFile::write(std::span<const std::byte> bytes) {
+  checksum_.add(bytes.data(), bytes.size());
+  bytes_ += bytes.size();
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_storage("write", unfinished_);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+// The name must never lead to bytes that are not on the disk yet.
+void DurableFile::commit() {
+  if (::fsync(file_.get()) != 0) throw_storage("sync", unfinished_);
+  if (::rename(unfinished_.c_str(), path_.c_str()) != 0) throw_storage("rename", unfinished_);
+  committed_ = true;
+  sync_directory(parent_of(path_));
+}
+
+}  // namespace weft::checkpoint

@@ -1,0 +1,90 @@
+// The trainer's side of a distributed optimizer: one call to each owner for whatever is to be done.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optim/optimizer_message.h"
+#include "optim/owner_optimizer.h"
+#include "rpc/agent_core.h"
+#include "weft/optim.h"
+
+namespace weft::optim {
+
+class OptimizerDriver {
+ public:
+  using Group = AnyDistributedOptimizer::Group;
+  OptimizerDriver(Agent& agent, const OptimizerKind& kind, std::vector<Group> groups,
+                  const torch::optim::OptimizerOptions& defaults);
+
+  /// The driver of an optimizer, for layers above.
+  static OptimizerDriver& of(AnyDistributedOptimizer& optimizer) { return *optimizer.driver_; }
+
+  void step(int64_t context, std::optional<Timeout> timeout);
+  double clip_grad_norm(int64_t context, double max_norm, double norm_type);
+  std::vector<OwnerOutcome> last_step() const;
+
+  torch::optim::Optimizer& options() { return *options_; }
+  std::vector<Record> write_options() const;
+  /// The state of all owners is that of another time: a step that failed before is no more.
+  void on_loaded(const std::vector<Record>& options);
+  /// Throws kInvalidArgument for what are not options of this optimizer's.
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> read_options(
+      const std::vector<Record>& options) const;
+
+  OptimizerState state() const;
+  void load_state(const OptimizerState& state);
+
+  /// A worker with parameters, and where they are among all.
+  struct Owner {
+    WorkerInfo info;
+    RRef<OwnerOptimizer> optimizer;
+    struct Place {
+      size_t group, index;
+    };
+    std::vector<std::vector<Place>> places;  // by group
+  };
+  const std::vector<Owner>& owners() const { return owners_; }
+  const OptimizerKind& kind() const { return kind_; }
+
+ private:
+  std::vector<OwnerPlan> plan(const std::vector<Group>& groups,
+                              const torch::optim::OptimizerOptions& defaults);
+  Owner& owner_of(const RRef<at::Tensor>& parameter, std::vector<OwnerPlan>& plans, size_t groups);
+  void make_optimizers(Agent& agent, std::vector<OwnerPlan> plans);
+  void check_context(int64_t context) const;
+  void check_options() const;
+  uint64_t number_for(int64_t context);
+  template <auto Method, typename Arguments>
+  auto ask_owners(std::optional<Timeout> timeout, const Arguments& arguments) const;
+  template <auto Method, typename... Args>
+  auto ask_all(const Args&... args) const;
+  template <typename Answers>
+  void throw_failures(const char* what, const Answers& answers) const;
+  OptimizerState spread(const std::vector<OwnerOptimizer::State>& parts) const;
+  std::vector<OwnerOptimizer::State> gather(const OptimizerState& state) const;
+
+  const std::shared_ptr<rpc::AgentCore> agent_;
+  const OptimizerKind& kind_;
+  const std::unique_ptr<torch::optim::Optimizer> options_;
+  std::vector<size_t> group_sizes_;  // in parameters
+  std::vector<Owner> owners_;
+
+  mutable std::mutex stepping_;  // one thing after the other
+  uint64_t number_ = 0;
+  uint64_t scalings_ = 0;
+  std::optional<int64_t> unfinished_;  // the context of a step that failed
+  std::set<int64_t> given_up_;         // of those that others came after
+  mutable std::mutex mutex_;
+  std::vector<OwnerOutcome> outcomes_;
+};
+
+}  // namespace weft::optim

@@ -1,0 +1,69 @@
+// The part of a distributed optimizer that lives where its parameters do.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "optim/optimizer_message.h"
+#include "rpc/agent_core.h"
+#include "rpc/complaint.h"
+#include "weft/optim/optimizer_kind.h"
+
+namespace weft::optim {
+
+/// One optimizer over this worker's parameters. Steps are numbered by the trainer that has it; one
+/// that comes again is answered as before. Thread-safe: everything happens while Stepping is
+/// locked.
+class OwnerOptimizer {
+ public:
+  explicit OwnerOptimizer(const OwnerPlan& plan);
+  /// What is wrong with the plan: parameters that are elsewhere or given twice, for example. Then
+  /// everything else gives the same complaint, or throws it.
+  rpc::Complaint complaint() const { return complaint_; }
+
+  StepResult step(const StepOrder& order);
+  /// Of all gradients in the context, to the power `norm_type` unless that is infinite.
+  NormReply gradient_norm(int64_t context, double norm_type);
+  rpc::Complaint scale_gradients(const ScaleOrder& order);
+
+  using State = std::vector<std::vector<OptimizerState::Parameter>>;  // by group
+  /// A copy, in memory that can be sent.
+  State state();
+  /// Tensors as they are, and without a lock: for somebody who has Stepping locked.
+  State view_state() const;
+  /// Checks first: nothing is changed by a state that does not fit.
+  rpc::Complaint load_state(const State& state);
+  /// The same without loading: tensors may be outlined.
+  rpc::Complaint check_state(const State& state) const;
+  /// The state with the sizes of tensors in place of the tensors.
+  static State outlined(State state);
+
+  size_t groups() const;
+
+ private:
+  void set_up(const OwnerPlan& plan);
+  std::unique_lock<std::mutex> alone() const;
+  void require_made() const;
+  void require_fit(const State& state) const;
+  void require_fit(const at::Tensor& parameter, const Record& state) const;
+  void use_options(const std::vector<Record>& options);
+  StepResult apply(const StepOrder& order);
+  /// Of all parameters, in order; undefined where there is none.
+  std::vector<at::Tensor> gradients(int64_t context) const;
+  void refuse_sparse(const std::vector<at::Tensor>& gradients) const;
+
+  const std::weak_ptr<rpc::AgentCore> agent_;
+  rpc::Complaint complaint_;
+  const OptimizerKind* kind_ = nullptr;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<at::Tensor> parameters_;  // of all groups, in order
+  uint64_t last_step_ = 0;
+  StepResult last_result_;
+  uint64_t last_scaling_ = 0;
+};
+
+}  // namespace weft::optim

@@ -1,0 +1,24 @@
+// What all optimizers on one worker share: they change parameters one at a time.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <mutex>
+
+#include "rpc/agent_core.h"
+#include "rpc/agent_part.h"
+
+namespace weft::optim {
+
+class Stepping final : public rpc::AgentPart {
+ public:
+  static Stepping& of(rpc::AgentCore& agent);
+
+  /// Held while parameters or what optimizers remember of them change or are read.
+  [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+
+ private:
+  std::mutex mutex_;
+};
+
+}  // namespace weft::optim
