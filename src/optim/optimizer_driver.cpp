@@ -138,11 +138,14 @@ auto OptimizerDriver::ask_owners(std::optional<Timeout> timeout, const Arguments
   std::vector<std::optional<Future<typename Remote::Result>>> pending(owners_.size());
   std::vector<Answer<typename Remote::Result>> answers(owners_.size());
   for (size_t i = 0; i < owners_.size(); ++i) {
-    if (!owners_[i].optimizer.is_owner()) pending[i] = send(i);
+    if (owners_[i].optimizer.is_owner()) continue;
+    auto sent = answer_of([&] { return send(i); });
+    pending[i] = std::move(sent.value);
+    answers[i].error = std::move(sent.error);
   }
   for (size_t i = 0; i < owners_.size(); ++i) {
+    if (!owners_[i].optimizer.is_owner()) continue;
     // This worker's own part is done on this thread, meanwhile.
-    if (pending[i]) continue;
     answers[i] = answer_of([&] {
       OwnerOptimizer& own = owners_[i].optimizer.local_value();
       const auto call = [&own](const auto&... args) { return std::invoke(Method, own, args...); };
@@ -150,10 +153,15 @@ auto OptimizerDriver::ask_owners(std::optional<Timeout> timeout, const Arguments
     });
   }
   for (size_t i = 0; i < owners_.size(); ++i) {
-    if (!pending[i]) continue;
-    answers[i] = answer_of([&] { return pending[i]->wait(); });
-    for (int sent = 1; sent < kMostSendings; ++sent) {
-      if (!answers[i].error || !may_ask_again(*answers[i].error)) break;
+    if (pending[i]) answers[i] = answer_of([&] { return pending[i]->wait(); });
+    bool may_have_run = false;
+    for (int sent = 1; answers[i].error; ++sent) {
+      may_have_run |= answers[i].error->may_have_run();
+      if (sent == kMostSendings || !may_ask_again(*answers[i].error)) {
+        // Of any of the times it was sent.
+        if (may_have_run) answers[i].error = answers[i].error->after_sending();
+        break;
+      }
       answers[i] = answer_of([&] { return send(i).wait(); });
     }
   }
