@@ -309,8 +309,11 @@ TEST_F(Behaviour31_CallsThroughReferences, HaveTheirOwnTimeLimit) {
   struct Slow {
     int64_t wait() {
       gate->acquire();
+      ++through;
       return 1;
     }
+    int64_t count() { return through; }
+    std::atomic<int64_t> through{0};
   };
   std::counting_semaphore<> closed(0);
   gate = &closed;
@@ -318,6 +321,8 @@ TEST_F(Behaviour31_CallsThroughReferences, HaveTheirOwnTimeLimit) {
   EXPECT_THAT([&] { slow.within(20ms).rpc_sync<&Slow::wait>(); }, fails_with(ErrorCode::kTimeout));
   closed.release(2);
   EXPECT_EQ(slow.rpc_sync<&Slow::wait>(), 1);
+  // The one nobody waits for any more still uses the gate.
+  EXPECT_TRUE(eventually([&] { return slow.rpc_sync<&Slow::count>() == 2; }));
 }
 
 struct Single {
