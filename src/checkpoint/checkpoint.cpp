@@ -48,8 +48,9 @@ class Plan {
   }
 
   void add(const std::string& name, const RRef<nn::HostedModule>& module) {
+    const std::string& owner = module.owner().name;
     take_name(name);
-    orders_[module.owner().name].modules.emplace_back(name, module);
+    orders_[owner].modules.emplace_back(name, module);
   }
   void add(const std::string& name, std::shared_ptr<torch::nn::Module> module) {
     if (!module) throw Error(ErrorCode::kInvalidArgument, "\"" + name + "\" is no module");
@@ -73,7 +74,8 @@ class Plan {
     if (names_.insert(name).second) return;
     throw Error(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is in this checkpoint", name));
   }
-  static std::string absolute(const std::string& directory) {
+  static std::string absolute(std::string directory) {
+    while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
     if (directory.empty()) throw Error(ErrorCode::kInvalidArgument, "a checkpoint needs a path");
     if (directory.front() == '/') return directory;
     // Other workers may run elsewhere.
@@ -241,12 +243,16 @@ PartSeal Plan::seal_of(const Manifest& manifest, const std::string& worker, uint
 template <auto F>
 void Plan::have_parts(const Manifest& manifest, uint64_t number) {
   std::vector<std::pair<std::string, Future<rpc::Complaint>>> pending;
-  for (const auto& [worker, items] : orders_) {
-    pending.emplace_back(worker,
-                         agent_.async<F>(to(worker), order_for(worker, number, manifest.save),
-                                         seal_of(manifest, worker, number)));
-  }
   std::optional<Error> failure;
+  for (const auto& [worker, items] : orders_) {
+    try {
+      pending.emplace_back(worker,
+                           agent_.async<F>(to(worker), order_for(worker, number, manifest.save),
+                                           seal_of(manifest, worker, number)));
+    } catch (const Error& error) {
+      if (!failure) failure = error;
+    }
+  }
   for (const auto& [worker, future] : pending) {
     try {
       if (const auto complaint = future.wait()) throw complaint.error(worker);

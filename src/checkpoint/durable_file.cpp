@@ -80,7 +80,12 @@ void DurableFile::commit() {
   if (::fsync(file_.get()) != 0) throw_storage("sync", unfinished_);
   if (::rename(unfinished_.c_str(), path_.c_str()) != 0) throw_storage("rename", unfinished_);
   committed_ = true;
-  sync_directory(parent_of(path_));
+  try {
+    sync_directory(parent_of(path_));
+  } catch (...) {
+    ::unlink(path_.c_str());  // whoever is told that it failed must not find it
+    throw;
+  }
 }
 
 }  // namespace weft::checkpoint

@@ -135,13 +135,12 @@ void remove_files(const std::string& folder, const std::string& ending) {
 void Folder::discard(uint64_t save) const { remove_files(path_, ending_of(save)); }
 
 void Folder::remove() const {
-  if (::unlink(manifest().c_str()) == 0) {
-    // Without its parts a manifest must not come back after a power cut.
-    try {
-      sync_directory(path_);
-    } catch (const Error&) {
-      return;
-    }
+  if (::unlink(manifest().c_str()) != 0 && errno != ENOENT) return;
+  // Without its parts a manifest must not come back after a power cut.
+  try {
+    sync_directory(path_);
+  } catch (const Error&) {
+    return;
   }
   ::unlink((manifest() + ".unfinished").c_str());
   remove_files(path_, ".part");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "optim/optimizer_driver.h"
 
+#include <cxxabi.h>
+
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -101,8 +103,20 @@ auto answer_of(const F& f) {
     answer.value = f();
   } catch (const Error& error) {
     answer.error = error;
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    answer.error =
+        Error(ErrorCode::kRemoteError, rpc::describe_exception(std::current_exception()));
   }
   return answer;
+}
+
+// Whether it is this worker's own, and there. What is not there may never be: only a call's
+// deadline ends waiting for it.
+bool is_here(const RRef<OwnerOptimizer>& optimizer) {
+  const auto* object = weft::detail::RRefAccess::handle(optimizer)->object();
+  return object && object->is_settled();
 }
 
 const rpc::Complaint& complaint_in(const rpc::Complaint& reply) { return reply; }
@@ -137,14 +151,16 @@ auto OptimizerDriver::ask_owners(std::optional<Timeout> timeout, const Arguments
 
   std::vector<std::optional<Future<typename Remote::Result>>> pending(owners_.size());
   std::vector<Answer<typename Remote::Result>> answers(owners_.size());
+  std::vector<bool> here;
   for (size_t i = 0; i < owners_.size(); ++i) {
-    if (owners_[i].optimizer.is_owner()) continue;
+    here.push_back(is_here(owners_[i].optimizer));
+    if (here[i]) continue;
     auto sent = answer_of([&] { return send(i); });
     pending[i] = std::move(sent.value);
     answers[i].error = std::move(sent.error);
   }
   for (size_t i = 0; i < owners_.size(); ++i) {
-    if (!owners_[i].optimizer.is_owner()) continue;
+    if (!here[i]) continue;
     // This worker's own part is done on this thread, meanwhile.
     answers[i] = answer_of([&] {
       OwnerOptimizer& own = owners_[i].optimizer.local_value();
@@ -153,6 +169,7 @@ auto OptimizerDriver::ask_owners(std::optional<Timeout> timeout, const Arguments
     });
   }
   for (size_t i = 0; i < owners_.size(); ++i) {
+    if (here[i]) continue;
     if (pending[i]) answers[i] = answer_of([&] { return pending[i]->wait(); });
     bool may_have_run = false;
     for (int sent = 1; answers[i].error; ++sent) {
@@ -325,12 +342,19 @@ void OptimizerDriver::step(int64_t context, std::optional<Timeout> timeout) {
   check_context(context);
   std::lock_guard one_at_a_time(stepping_);
   check_options();
-  const StepOrder order{number_for(context), context, write_options()};
+  std::vector<Record> options = write_options();
+  // What is known of this step, if it is not the first attempt.
+  const std::vector<OwnerOutcome> before =
+      unfinished_ == context ? last_step() : std::vector<OwnerOutcome>();
+  const StepOrder order{number_for(context), context, std::move(options)};
   const auto answers =
       ask_owners<&OwnerOptimizer::step>(timeout, [&](size_t) { return std::tie(order); });
   std::vector<OwnerOutcome> outcomes;
   for (size_t i = 0; i < owners_.size(); ++i) {
     outcomes.push_back(outcome_of(owners_[i].info, answers[i]));
+    if (answers[i].error && outcomes[i].applied == Applied::kNo && i < before.size()) {
+      outcomes[i].applied = before[i].applied;  // not now, but perhaps then
+    }
   }
   const auto failure =
       failure_of(fmt::format("step {} of {}", order.number, name_of(kind_)), outcomes);
@@ -399,6 +423,11 @@ std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> OptimizerDriver::re
 }
 
 void OptimizerDriver::on_loaded(const std::vector<Record>& options) {
+  std::lock_guard one_at_a_time(stepping_);
+  take_loaded(options);
+}
+
+void OptimizerDriver::take_loaded(const std::vector<Record>& options) {
   auto read = read_options(options);
   auto& groups = options_->param_groups();
   for (size_t i = 0; i < groups.size(); ++i) groups.at(i).set_options(std::move(read[i]));
@@ -473,7 +502,7 @@ void OptimizerDriver::load_state(const OptimizerState& state) {
                  }));
   throw_failures("load_state", ask_owners<&OwnerOptimizer::load_state>(
                                    std::nullopt, [&](size_t i) { return std::tie(parts[i]); }));
-  on_loaded(options);
+  take_loaded(options);
 }
 
 }  // namespace weft::optim

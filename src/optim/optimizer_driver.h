@@ -61,6 +61,7 @@ class OptimizerDriver {
   Owner& owner_of(const RRef<at::Tensor>& parameter, std::vector<OwnerPlan>& plans, size_t groups);
   void make_optimizers(Agent& agent, std::vector<OwnerPlan> plans);
   void check_context(int64_t context) const;
+  void take_loaded(const std::vector<Record>& options);
   void check_options() const;
   uint64_t number_for(int64_t context);
   template <auto Method, typename Arguments>

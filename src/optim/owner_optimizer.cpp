@@ -29,6 +29,7 @@ class LentGradients {
  public:
   LentGradients(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients)
       : parameters_(parameters) {
+    own_.reserve(parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i) {
       own_.push_back(std::exchange(parameters[i].mutable_grad(), gradients[i]));
     }
@@ -331,15 +332,20 @@ rpc::Complaint OwnerOptimizer::load_state(const State& state) {
   return rpc::complaint_of([&] {
     require_made();
     require_fit(state);
-    for (size_t i = 0; i < state.size(); ++i) {
-      for (size_t j = 0; j < state[i].size(); ++j) {
-        const at::Tensor& parameter = optimizer_->param_groups()[i].params()[j];
-        if (state[i][j].state) {
-          set_state(*optimizer_, parameter,
-                    kind_->read_state(copied_to(*state[i][j].state, parameter.device())));
-        } else {
-          clear_state(*optimizer_, parameter);
-        }
+    // All is read before anything is changed.
+    std::vector<std::unique_ptr<torch::optim::OptimizerParamState>> read;
+    size_t next = 0;
+    for (const auto& group : state) {
+      for (const OptimizerState::Parameter& each : group) {
+        const at::Device device = parameters_[next++].device();
+        read.push_back(each.state ? kind_->read_state(copied_to(*each.state, device)) : nullptr);
+      }
+    }
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (read[i]) {
+        set_state(*optimizer_, parameters_[i], std::move(read[i]));
+      } else {
+        clear_state(*optimizer_, parameters_[i]);
       }
     }
   });

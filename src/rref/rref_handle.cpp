@@ -37,7 +37,7 @@ bool RRefHandle::confirmed() const {
 }
 
 void RRefHandle::check_created_soon() const {
-  constexpr auto kSoon = std::chrono::seconds(1);
+  constexpr auto kSoon = std::chrono::milliseconds(100);
   if (creation_ && creation_->wait_for(kSoon)) check_created();
 }
 
