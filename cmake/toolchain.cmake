@@ -1,4 +1,4 @@
-# How Weft's own code is compiled: warnings, sanitizers, compiler cache.
+# How Weft's own code is compiled: warnings, sanitizers, compiler cache, which sources together.
 
 find_program(WEFT_CCACHE ccache)
 if(WEFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
@@ -39,5 +39,34 @@ function(weft_own_code target)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "SHARED_LIBRARY" AND NOT weft_sanitize_flags)
     target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()
+
+# Compiles the sources of each folder together, `at_most` so many at a time. Most files here take
+# less time than the libtorch headers they include, and so a folder pays for those once. What two
+# files of a folder call the same in their anonymous namespaces clashes then: rename it, or name one
+# of the files after ALONE.
+function(weft_unite_folders target at_most)
+  if(NOT WEFT_UNITY)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" ALONE)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME)
+    get_filename_component(folder ${source} DIRECTORY)
+    get_filename_component(folder ${folder} NAME)
+    if(NOT name IN_LIST arg_ALONE)
+      list(LENGTH united_${folder} count)
+      math(EXPR batch "${count} / ${at_most}")
+      list(APPEND united_${folder} ${name})
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${batch})
+    endif()
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Meant for headers: g++ takes every file that another includes for one.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()

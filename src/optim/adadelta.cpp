@@ -13,7 +13,7 @@
 namespace weft::optim {
 namespace {
 
-void check(const AdadeltaOptions& options) {
+void check_adadelta(const AdadeltaOptions& options) {
   TORCH_CHECK(options.lr() >= 0, "Adadelta: lr must not be negative: ", options.lr());
   TORCH_CHECK(options.rho() >= 0 && options.rho() <= 1,
               "Adadelta: rho must be from 0 to 1: ", options.rho());
@@ -68,8 +68,9 @@ void AdadeltaParamState::serialize(torch::serialize::InputArchive& archive) {
 Adadelta::Adadelta(std::vector<torch::optim::OptimizerParamGroup> param_groups,
                    AdadeltaOptions defaults)
     : Optimizer(std::move(param_groups), std::make_unique<AdadeltaOptions>(defaults)) {
-  check(defaults);
-  for (const auto& group : this->param_groups()) checked_options("Adadelta", group, &check);
+  check_adadelta(defaults);
+  for (const auto& group : this->param_groups())
+    checked_options("Adadelta", group, &check_adadelta);
 }
 
 Adadelta::Adadelta(std::vector<at::Tensor> params, AdadeltaOptions defaults)
@@ -77,7 +78,7 @@ Adadelta::Adadelta(std::vector<at::Tensor> params, AdadeltaOptions defaults)
 
 at::Tensor Adadelta::step(LossClosure closure) {
   return dense_step(
-      *this, "Adadelta", closure, &check,
+      *this, "Adadelta", closure, &check_adadelta,
       [this](at::Tensor& param, const AdadeltaOptions& options) { update(param, options); });
 }
 

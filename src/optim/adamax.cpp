@@ -14,7 +14,7 @@
 namespace weft::optim {
 namespace {
 
-void check(const AdamaxOptions& options) {
+void check_adamax(const AdamaxOptions& options) {
   const auto [beta1, beta2] = options.betas();
   TORCH_CHECK(options.lr() >= 0, "Adamax: lr must not be negative: ", options.lr());
   TORCH_CHECK(beta1 >= 0 && beta1 < 1, "Adamax: the first beta must be from 0 to below 1: ", beta1);
@@ -70,8 +70,8 @@ void AdamaxParamState::serialize(torch::serialize::InputArchive& archive) {
 
 Adamax::Adamax(std::vector<torch::optim::OptimizerParamGroup> param_groups, AdamaxOptions defaults)
     : Optimizer(std::move(param_groups), std::make_unique<AdamaxOptions>(defaults)) {
-  check(defaults);
-  for (const auto& group : this->param_groups()) checked_options("Adamax", group, &check);
+  check_adamax(defaults);
+  for (const auto& group : this->param_groups()) checked_options("Adamax", group, &check_adamax);
 }
 
 Adamax::Adamax(std::vector<at::Tensor> params, AdamaxOptions defaults)
@@ -79,7 +79,7 @@ Adamax::Adamax(std::vector<at::Tensor> params, AdamaxOptions defaults)
 
 at::Tensor Adamax::step(LossClosure closure) {
   return dense_step(
-      *this, "Adamax", closure, &check,
+      *this, "Adamax", closure, &check_adamax,
       [this](at::Tensor& param, const AdamaxOptions& options) { update(param, options); });
 }
 

@@ -13,7 +13,7 @@
 namespace weft::optim {
 namespace {
 
-void check(const RpropOptions& options) {
+void check_rprop(const RpropOptions& options) {
   const auto [shrink, grow] = options.etas();
   const auto [least, largest] = options.step_sizes();
   TORCH_CHECK(options.lr() >= 0, "Rprop: lr must not be negative: ", options.lr());
@@ -65,8 +65,8 @@ void RpropParamState::serialize(torch::serialize::InputArchive& archive) {
 
 Rprop::Rprop(std::vector<torch::optim::OptimizerParamGroup> param_groups, RpropOptions defaults)
     : Optimizer(std::move(param_groups), std::make_unique<RpropOptions>(defaults)) {
-  check(defaults);
-  for (const auto& group : this->param_groups()) checked_options("Rprop", group, &check);
+  check_rprop(defaults);
+  for (const auto& group : this->param_groups()) checked_options("Rprop", group, &check_rprop);
 }
 
 Rprop::Rprop(std::vector<at::Tensor> params, RpropOptions defaults)
@@ -74,7 +74,7 @@ Rprop::Rprop(std::vector<at::Tensor> params, RpropOptions defaults)
 
 at::Tensor Rprop::step(LossClosure closure) {
   return dense_step(
-      *this, "Rprop", closure, &check,
+      *this, "Rprop", closure, &check_rprop,
       [this](at::Tensor& param, const RpropOptions& options) { update(param, options); });
 }
 
