@@ -1,4 +1,4 @@
-// Rows 17 and 23: whole programs, as a user writes them, against the same programs on torch RPC.
+// Rows 17, 23 and 24: whole programs as a user writes them, against the same ones on torch RPC.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #include <string>
@@ -69,6 +69,14 @@ void measure(const Settings& settings) {
        .weft_command = {settings.examples + "/rnn", "--iterations"},
        .torch_count = 400,
        .weft_count = 2000},
+      {.row = 24,  // of each trainer
+       .what = "parameter server and data parallel trainers of the tutorial",
+       .unit = "iterations/s",
+       .bar = at_least(5),
+       .torch_command = {kPython, settings.scripts + "/torch_hybrid.py", "--iterations"},
+       .weft_command = {settings.examples + "/hybrid", "--unordered", "--iterations"},
+       .torch_count = 1000,
+       .weft_count = 1000},
   };
   for (const ProgramPair& pair : pairs) {
     if (settings.wants(pair.row)) compare(settings, pair);

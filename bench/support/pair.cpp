@@ -20,12 +20,11 @@ ChildOptions weft_worker(const std::string& role, int rank, const std::string& r
           cpu};
 }
 
-ChildOptions torch_worker(const std::string& scripts, int rank, const std::string& rendezvous,
-                          const std::string& channel) {
-  return {{kPython, scripts + "/torch_rpc_peer.py", std::to_string(rank), "file://" + rendezvous,
-           channel},
-          {{"GLOG_minloglevel", "2"}},
-          {}};
+ChildOptions python_worker(const std::string& script, int rank, const std::string& rendezvous,
+                           const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{kPython, script, std::to_string(rank), "file://" + rendezvous};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return {command, {{"GLOG_minloglevel", "2"}}, {}};
 }
 
 }  // namespace
@@ -57,10 +56,19 @@ WorkerPair WorkerPair::weft(const std::string& spin, std::optional<int> cpu) {
 }
 
 WorkerPair WorkerPair::torch(const std::string& scripts, const std::string& channel) {
+  return python(scripts + "/torch_rpc_peer.py", {channel});
+}
+
+WorkerPair WorkerPair::torch_ddp(const std::string& scripts) {
+  return python(scripts + "/torch_ddp.py", {});
+}
+
+WorkerPair WorkerPair::python(const std::string& script,
+                              const std::vector<std::string>& arguments) {
   WorkerPair pair;
   const std::string rendezvous = pair.directory_->file("rendezvous");
-  pair.callee_ = std::make_unique<Child>(torch_worker(scripts, 1, rendezvous, channel));
-  pair.caller_ = std::make_unique<Child>(torch_worker(scripts, 0, rendezvous, channel));
+  pair.callee_ = std::make_unique<Child>(python_worker(script, 1, rendezvous, arguments));
+  pair.caller_ = std::make_unique<Child>(python_worker(script, 0, rendezvous, arguments));
   pair.wait_until_ready();
   return pair;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "support/child.h"
 #include "support/samples.h"
@@ -48,6 +49,9 @@ class WorkerPair {
   /// Runs torch_rpc_peer.py, found in `scripts`, whose text says what a channel is.
   static WorkerPair torch(const std::string& scripts, const std::string& channel);
 
+  /// Runs torch_ddp.py, found in `scripts`.
+  static WorkerPair torch_ddp(const std::string& scripts);
+
   WorkerPair(WorkerPair&&) = default;
   ~WorkerPair();
 
@@ -56,6 +60,8 @@ class WorkerPair {
 
  private:
   WorkerPair() = default;
+  // Runs `script RANK RENDEZVOUS arguments...`.
+  static WorkerPair python(const std::string& script, const std::vector<std::string>& arguments);
   void wait_until_ready();
 
   std::unique_ptr<ScratchDirectory> directory_ = std::make_unique<ScratchDirectory>();

@@ -17,6 +17,7 @@
 
 #include "weft/autograd.h"
 #include "weft/detail/hosted_module.h"
+#include "weft/nn/distributed_data_parallel.h"
 #include "weft/nn/torch_options.h"
 #include "weft/rref.h"
 

@@ -7,9 +7,9 @@
 
 namespace weft::autograd {
 
-namespace {
-
 ContextState* current_state() { return dynamic_cast<ContextState*>(rpc::Companion::current()); }
+
+namespace {
 
 // What makes a context current: within the call that this thread serves, if it does.
 class ContextAmbient final : public detail::Ambient {

@@ -7,11 +7,9 @@
 #include <fmt/format.h>
 
 #include "autograd/contexts.h"
-#include "rpc/describe_exception.h"
-#include "autograd/note.h"
 #include "autograd/pass_calls.h"
 #include "autograd/reserved_functions.h"
-#include "base/log.h"
+#include "rpc/describe_exception.h"
 #include "rpc/own_call.h"
 
 namespace weft::autograd {
@@ -23,22 +21,6 @@ constexpr auto kReportTimeout = std::chrono::seconds(10);
 constexpr auto kOrdersWait = std::chrono::microseconds(200);
 constexpr auto kAbortedCode = static_cast<uint8_t>(ErrorCode::kContextAborted);
 
-// A call made in a context while gradients are off: what it returns needs none.
-class Unrecorded final : public rpc::Companion {
- public:
-  detail::Ref<rpc::Companion> on_call(rpc::AgentCore&, const WorkerInfo&, const Encoder&,
-                                      rpc::Note&) override {
-    return {};
-  }
-  void on_reply(const WorkerInfo&, std::span<const std::byte>,
-                std::span<at::Tensor> tensors) override {
-    for (at::Tensor& tensor : tensors) {
-      if (tensor.defined() && tensor.requires_grad()) tensor.set_requires_grad(false);
-    }
-  }
-  void on_answer(const WorkerInfo&, const Encoder*, rpc::Note&) override {}
-};
-
 }  // namespace
 
 ContextState::ContextState(rpc::AgentCore& agent, int64_t id)
@@ -49,84 +31,6 @@ ContextState::ContextState(rpc::AgentCore& agent, int64_t id)
       worker_(agent.runtime().name()),
       clock_(agent.runtime().clock) {
   part_ = std::make_unique<PassPart>(id_, tape_);
-}
-
-// --- recording -------------------------------------------------------------------------------
-
-// Zero if there is nothing to record.
-uint64_t ContextState::record(int to, const Encoder& message) {
-  Edges edges;
-  for (const Encoder::OutgoingTensor& tensor : message.tensors()) {
-    if (!tensor.requires_grad) continue;
-    edges.push_back(edge_of(tensor.keep));
-    if (!edges.back().is_valid()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "a tensor that requires a gradient lost its history when it was gathered to be "
-                  "sent; make it contiguous first, outside of inference mode");
-    }
-  }
-  return edges.empty() ? 0 : tape_.record(to, std::move(edges));
-}
-
-detail::Ref<rpc::Companion> ContextState::on_call(rpc::AgentCore& agent, const WorkerInfo& to,
-                                                  const Encoder& arguments, rpc::Note& note) {
-  if (!is_of(agent)) return {};
-  if (!c10::GradMode::is_enabled()) return detail::make_ref<Unrecorded>();
-  check();
-  {
-    Lock lock(mutex_);
-    if (life_ != Life::kGood) return {};
-    participants_.insert(to.id);
-  }
-  note = encode_note(CallNote{id_, record(to.id, arguments)});
-  return detail::Ref<rpc::Companion>::share(this);
-}
-
-void ContextState::on_reply(const WorkerInfo& from, std::span<const std::byte> note,
-                            std::span<at::Tensor> tensors) {
-  if (note.empty()) {
-    // Unless it has ended here too, its graph there is lost.
-    return fail(fmt::format("{} has given the context up", from.name));
-  }
-  const auto reply = decode_note<ReplyNote>(note);
-  if (reply.message == ReplyNote::kEnded) {
-    if (from.id == creator() && creator() != self_) {
-      let_go();
-    } else {
-      fail(fmt::format("{} says that the context has ended", from.name));
-    }
-    return;
-  }
-  {
-    Lock lock(mutex_);
-    if (life_ != Life::kGood) return;
-    const auto members = static_cast<int>(agent_address_->members().size());
-    for (const uint16_t rank : reply.participants) {
-      if (rank < members) participants_.insert(rank);
-    }
-    more_participants_ = more_participants_ || reply.more;
-  }
-  on_received(from, reply.message, tensors);
-}
-
-void ContextState::on_received(const WorkerInfo& from, uint64_t message,
-                               std::span<at::Tensor> tensors) {
-  if (message != 0) begin_at(std::make_shared<Receipt>(id_, from.id, message), tensors);
-}
-
-void ContextState::on_answer(const WorkerInfo& to, const Encoder* value, rpc::Note& note) {
-  ReplyNote reply;
-  {
-    Lock lock(mutex_);
-    if (life_ != Life::kGood) return;
-    for (const int rank : participants_) {
-      if (reply.participants.size() == kMostParticipants) break;
-      reply.participants.push_back(static_cast<uint16_t>(rank));
-    }
-    reply.more = more_participants_ || participants_.size() > kMostParticipants;
-  }
-  if (value) reply.message = record(to.id, *value);
-  note = encode_note(reply);
 }
 
 // --- the pass --------------------------------------------------------------------------------
@@ -243,6 +147,7 @@ bool ContextState::take_events(std::vector<Event>& events) {
   part_ = std::make_unique<PassPart>(id_, tape_);
   taped = tape_.take();
   std::swap(leaves, gradients_);
+  Leaves staged = std::exchange(staged_, {});
   working_ = false;
   const Error why = why_not();
   lock.unlock();
@@ -268,12 +173,14 @@ void ContextState::handle(Question& question) {
     throw;
   } catch (...) {
     answer.code = static_cast<uint8_t>(ErrorCode::kInvalidArgument);
-    answer.failure = fmt::format("{}: {}", worker_, rpc::describe_exception(std::current_exception()));
+    answer.failure =
+        fmt::format("{}: {}", worker_, rpc::describe_exception(std::current_exception()));
   }
   question.promise->set_value(std::move(answer));
 }
 
 void ContextState::handle(RunOrder& order) {
+  stages_.begin_pass();
   part_->run(order);
   for (ReturnedGradients& each : order.gradients) part_->on_gradients(creator(), std::move(each));
 }
@@ -285,8 +192,9 @@ void ContextState::step() {
       if (creator() == self_) lead_on();
     }
     if (auto outgoing = part_->step()) send(std::move(*outgoing));
+    if (const auto leaf = part_->take_leaf()) pass_to_stage(leaf->first, leaf->second);
   }
-  if (auto fresh = part_->take_finished()) publish(std::move(*fresh));
+  if (auto fresh = part_->take_finished()) give_out(std::move(*fresh));
   if (!part_->can_step()) send_held();
 }
 
@@ -302,7 +210,38 @@ void ContextState::lead_on() {
   if (orders) send_orders();
 }
 
-void ContextState::publish(Leaves fresh) {
+void ContextState::pass_to_stage(const at::Tensor& leaf, const at::Tensor& gradient) {
+  const auto stage = stages_.find(leaf);
+  if (!stage) return;
+  if (!gradient.is_cpu()) part_->finish_device_work();
+  at::Tensor sum;
+  {
+    Lock lock(mutex_);
+    sum = gradients_.find(leaf);
+  }
+  accumulate(sum, gradient);
+  stage->on_leaf(leaf, sum);
+}
+
+void ContextState::give_out(Leaves fresh) {
+  if (stages_.empty()) return publish(std::move(fresh), {});
+  staged_ = std::move(fresh);
+  const auto earlier = [this](const at::Tensor& leaf) {
+    Lock lock(mutex_);
+    return gradients_.find(leaf);
+  };
+  stages_.finish_pass(earlier,
+                      [self = detail::Ref<ContextState>::share(this)](LeafStage::Result result) {
+                        self->post(Staged{std::move(result)});
+                      });
+}
+
+void ContextState::handle(Staged& staged) {
+  if (staged.result.cause) throw Error(ErrorCode::kContextAborted, *staged.result.cause);
+  publish(std::exchange(staged_, {}), std::move(staged.result.gradients));
+}
+
+void ContextState::publish(Leaves fresh, LeafStage::Gradients staged) {
   // Others read them meanwhile, so they are added up aside.
   Leaves sum;
   {
@@ -310,6 +249,7 @@ void ContextState::publish(Leaves fresh) {
     sum = gradients_;
   }
   sum.add(std::move(fresh));
+  for (auto& [leaf, gradient] : staged) sum.put(leaf, std::move(gradient));
   {
     Lock lock(mutex_);
     if (life_ != Life::kGood) return;
@@ -423,6 +363,7 @@ bool ContextState::end(Life how, const std::string& cause) {
   }
   const bool answers = run != nullptr;
   if (run) run->set_error(Error(ErrorCode::kContextAborted, cause));
+  stages_.give_up(cause);
   std::vector<Event> none;
   if (frees) take_events(none);
   return answers;

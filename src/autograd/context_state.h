@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "autograd/dispatch.h"
+#include "autograd/leaf_stages.h"
 #include "autograd/leaves.h"
 #include "autograd/pass_part.h"
 #include "autograd/tape.h"
@@ -79,6 +80,9 @@ class ContextState final : public rpc::Companion {
   /// In place of the ones these leaves have. Not while a pass runs.
   void replace_gradients(const std::vector<at::Tensor>& leaves, std::vector<at::Tensor> gradients);
 
+  /// What the gradients of some leaves of this worker go through in every pass from now on.
+  LeafStages& stages() { return stages_; }
+
   /// Workers that calls in this context reached from here, at once or through others.
   std::set<int> participants() const;
   /// Whether there may be others.
@@ -113,7 +117,10 @@ class ContextState final : public rpc::Companion {
     int from;
     ReturnedGradients returned;
   };
-  using Event = std::variant<Question, RunOrder, Arrived>;
+  struct Staged {
+    LeafStage::Result result;
+  };
+  using Event = std::variant<Question, RunOrder, Arrived, Staged>;
   enum class Life : uint8_t { kGood, kAborted, kReleased };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -126,7 +133,10 @@ class ContextState final : public rpc::Companion {
   void handle(Question& question);
   void handle(Arrived& arrived) { part_->on_gradients(arrived.from, std::move(arrived.returned)); }
   void handle(RunOrder& order);
-  void publish(Leaves fresh);
+  void handle(Staged& staged);
+  void pass_to_stage(const at::Tensor& leaf, const at::Tensor& gradient);
+  void give_out(Leaves fresh);
+  void publish(Leaves fresh, LeafStage::Gradients staged);
   void step();
   void lead_on();
   void send_order(int rank, const RunOrder& order);
@@ -166,6 +176,8 @@ class ContextState final : public rpc::Companion {
   std::vector<std::pair<int, Future<RunReport>>> ordered_;
   bool working_ = false;
   std::unique_ptr<PassPart> part_;  // of the thread that works
+  LeafStages stages_;
+  Leaves staged_;  // of a pass whose stages are not done
 };
 
 }  // namespace weft::autograd

@@ -26,6 +26,9 @@ namespace weft::autograd {
 /// Throws kInvalidArgument for a tensor that no pass can begin with.
 void check_root(const at::Tensor& root);
 
+/// The part that this worker has in the context that is current on this thread; null if none is.
+ContextState* current_state();
+
 class Contexts final : public rpc::AgentPart, public std::enable_shared_from_this<Contexts> {
  public:
   explicit Contexts(rpc::AgentCore& agent);

@@ -25,6 +25,9 @@ class Leaves {
     auto found = entries_.find(leaf.unsafeGetTensorImpl());
     if (found != entries_.end()) found->second.gradient = std::move(gradient);
   }
+  void put(const at::Tensor& leaf, at::Tensor gradient) {
+    entries_[leaf.unsafeGetTensorImpl()] = {leaf, std::move(gradient)};
+  }
   /// Undefined if there is none.
   at::Tensor find(const at::Tensor& leaf) const {
     auto found = entries_.find(leaf.unsafeGetTensorImpl());

@@ -116,7 +116,8 @@ std::optional<PassPart::Outgoing> PassPart::step() {
                     {{context_, pass_}, outcome.receipt->message(), std::move(outcome.gradients)}};
   }
   if (outcome.gradient.defined()) {
-    fresh_.add(outcome.leaf, std::move(outcome.gradient));
+    fresh_.add(outcome.leaf, outcome.gradient);
+    last_leaf_.emplace(std::move(outcome.leaf), std::move(outcome.gradient));
   }
   return std::nullopt;
 }

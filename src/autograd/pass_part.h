@@ -46,6 +46,16 @@ class PassPart {
   /// throws: then the context must be given up.
   std::optional<Outgoing> step();
 
+  /// The leaf that the last step gave a gradient, and that gradient; once.
+  std::optional<std::pair<at::Tensor, at::Tensor>> take_leaf() {
+    return std::exchange(last_leaf_, std::nullopt);
+  }
+
+  /// Waits for what an accelerator still does for the steps so far.
+  void finish_device_work() {
+    if (sweep_) sweep_->finish();
+  }
+
   /// Once for each pass that ran, after its last step: the gradients it gave.
   std::optional<Leaves> take_finished();
 
@@ -73,6 +83,7 @@ class PassPart {
   uint64_t early_pass_ = 0;
   std::map<uint64_t, std::pair<int, ReturnedGradients>> early_;
   Leaves fresh_;  // of this pass
+  std::optional<std::pair<at::Tensor, at::Tensor>> last_leaf_;
   uint64_t dropped_ = 0;
 };
 

@@ -159,7 +159,21 @@ Tensors run_inner(Node& node, Tensors gradients, bool retain_graph) {
   return outputs;
 }
 
+namespace {
+
+thread_local bool runs_leaf_of_pass = false;
+
+struct LeafOfPass {
+  LeafOfPass() { runs_leaf_of_pass = true; }
+  ~LeafOfPass() { runs_leaf_of_pass = false; }
+};
+
+}  // namespace
+
+bool is_leaf_of_pass() { return runs_leaf_of_pass; }
+
 at::Tensor run_leaf(Node& node, const at::Tensor& leaf, Tensors gradients) {
+  const LeafOfPass here;
   gradients = run_hooks(node, std::move(gradients));
 #if !WEFT_TORCH_AT_LEAST(2, 0)
   if (gradients[0].defined())

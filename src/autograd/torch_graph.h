@@ -73,6 +73,10 @@ Tensors run_inner(Node& node, Tensors gradients, bool retain_graph);
 /// Runs the hooks of a leaf's node: the gradient to be kept.
 at::Tensor run_leaf(Node& node, const at::Tensor& leaf, Tensors gradients);
 
+/// Whether the hooks that run on this thread are those of a leaf in a pass of Weft's, and not in
+/// one of torch's own engine.
+bool is_leaf_of_pass();
+
 bool has_stream(Node& node);
 
 /// Orders the work that nodes leave with an accelerator: each of them may use what any before it

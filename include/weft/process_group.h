@@ -1,0 +1,90 @@
+// Some workers that do the same things at the same time: sums, copies and meetings of all of them.
+//
+//   weft::ProcessGroup trainers = weft::new_group({"trainer0", "trainer1"});
+//   trainers.all_reduce(loss, weft::ReduceOp::kAverage);
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "weft/agent.h"
+#include "weft/future.h"
+#include "weft/worker_info.h"
+
+namespace weft {
+
+namespace collective {
+class Group;
+}
+
+enum class ReduceOp : uint8_t { kSum, kAverage, kProduct, kMin, kMax };
+
+struct GroupOptions {
+  /// How long an operation may take: how far the slowest member may be behind. A member that is
+  /// dead or frozen is found out sooner, by Options::dead_after at the latest.
+  Timeout timeout = std::chrono::minutes(5);
+  /// How long new_group waits for the other members.
+  Timeout meeting_timeout = std::chrono::seconds(60);
+};
+
+/// A handle to a group; copies refer to the same one. Every member calls the same operations in the
+/// same order, from whichever thread. What the members find they disagree about, or a member that
+/// is lost, ends the operation on all of them with an error, and the group with it: later ones give
+/// the same error, and a new group may be made of those who are left.
+///
+/// It uses the connections and the threads of the agent, so it needs no address of its own, and
+/// calls go on beside it. Tensors must not be changed while an operation on them is going on. Those
+/// on an accelerator travel through the CPU.
+class ProcessGroup {
+ public:
+  /// This worker's rank in the group: its place among the names it was made with.
+  int rank() const;
+  int size() const;
+  const std::vector<WorkerInfo>& members() const;
+
+  /// In place, with the same result, bit for bit, on every member.
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
+  Future<void> all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
+
+  /// Gives `tensor` the value it has on the member of rank `root`.
+  void broadcast(const at::Tensor& tensor, int root) const;
+  Future<void> broadcast_async(const at::Tensor& tensor, int root) const;
+
+  /// What every member gave, by rank. Their shapes and types may differ.
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) const;
+  Future<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor) const;
+
+  /// One tensor for each member: the reduction of those that are for this one.
+  at::Tensor reduce_scatter(const std::vector<at::Tensor>& tensors,
+                            ReduceOp op = ReduceOp::kSum) const;
+  Future<at::Tensor> reduce_scatter_async(const std::vector<at::Tensor>& tensors,
+                                          ReduceOp op = ReduceOp::kSum) const;
+
+  /// Returns when every member has come here.
+  void barrier() const;
+  Future<void> barrier_async() const;
+
+  /// For layers above.
+  const std::shared_ptr<collective::Group>& group() const { return group_; }
+  explicit ProcessGroup(std::shared_ptr<collective::Group> group) : group_(std::move(group)) {}
+
+ private:
+  std::shared_ptr<collective::Group> group_;
+};
+
+/// A group of these workers, of which this one must be one (nobody named: of all members). Each of
+/// them calls it with the same names in the same order. Throws kTimeout, naming those who did not,
+/// and kInvalidArgument, naming what differs.
+ProcessGroup new_group(const std::vector<std::string>& names = {},
+                       const GroupOptions& options = {});
+ProcessGroup new_group(Agent& agent, const std::vector<std::string>& names = {},
+                       const GroupOptions& options = {});
+
+}  // namespace weft

@@ -1,0 +1,107 @@
+// What a context records of the calls made in it: rpc::Companion.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include "autograd/context_state.h"
+#include "autograd/note.h"
+
+namespace weft::autograd {
+
+namespace {
+
+// A call made in a context while gradients are off: what it returns needs none.
+class Unrecorded final : public rpc::Companion {
+ public:
+  detail::Ref<rpc::Companion> on_call(rpc::AgentCore&, const WorkerInfo&, const Encoder&,
+                                      rpc::Note&) override {
+    return {};
+  }
+  void on_reply(const WorkerInfo&, std::span<const std::byte>,
+                std::span<at::Tensor> tensors) override {
+    for (at::Tensor& tensor : tensors) {
+      if (tensor.defined() && tensor.requires_grad()) tensor.set_requires_grad(false);
+    }
+  }
+  void on_answer(const WorkerInfo&, const Encoder*, rpc::Note&) override {}
+};
+
+}  // namespace
+
+// Zero if there is nothing to record.
+uint64_t ContextState::record(int to, const Encoder& message) {
+  Edges edges;
+  for (const Encoder::OutgoingTensor& tensor : message.tensors()) {
+    if (!tensor.requires_grad) continue;
+    edges.push_back(edge_of(tensor.keep));
+    if (!edges.back().is_valid()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a tensor that requires a gradient lost its history when it was gathered to be "
+                  "sent; make it contiguous first, outside of inference mode");
+    }
+  }
+  return edges.empty() ? 0 : tape_.record(to, std::move(edges));
+}
+
+detail::Ref<rpc::Companion> ContextState::on_call(rpc::AgentCore& agent, const WorkerInfo& to,
+                                                  const Encoder& arguments, rpc::Note& note) {
+  if (!is_of(agent)) return {};
+  if (!c10::GradMode::is_enabled()) return detail::make_ref<Unrecorded>();
+  check();
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return {};
+    participants_.insert(to.id);
+  }
+  note = encode_note(CallNote{id_, record(to.id, arguments)});
+  return detail::Ref<rpc::Companion>::share(this);
+}
+
+void ContextState::on_reply(const WorkerInfo& from, std::span<const std::byte> note,
+                            std::span<at::Tensor> tensors) {
+  if (note.empty()) {
+    // Unless it has ended here too, its graph there is lost.
+    return fail(fmt::format("{} has given the context up", from.name));
+  }
+  const auto reply = decode_note<ReplyNote>(note);
+  if (reply.message == ReplyNote::kEnded) {
+    if (from.id == creator() && creator() != self_) {
+      let_go();
+    } else {
+      fail(fmt::format("{} says that the context has ended", from.name));
+    }
+    return;
+  }
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return;
+    const auto members = static_cast<int>(agent_address_->members().size());
+    for (const uint16_t rank : reply.participants) {
+      if (rank < members) participants_.insert(rank);
+    }
+    more_participants_ = more_participants_ || reply.more;
+  }
+  on_received(from, reply.message, tensors);
+}
+
+void ContextState::on_received(const WorkerInfo& from, uint64_t message,
+                               std::span<at::Tensor> tensors) {
+  if (message != 0) begin_at(std::make_shared<Receipt>(id_, from.id, message), tensors);
+}
+
+void ContextState::on_answer(const WorkerInfo& to, const Encoder* value, rpc::Note& note) {
+  ReplyNote reply;
+  {
+    Lock lock(mutex_);
+    if (life_ != Life::kGood) return;
+    for (const int rank : participants_) {
+      if (reply.participants.size() == kMostParticipants) break;
+      reply.participants.push_back(static_cast<uint16_t>(rank));
+    }
+    reply.more = more_participants_ || participants_.size() > kMostParticipants;
+  }
+  if (value) reply.message = record(to.id, *value);
+  note = encode_note(reply);
+}
+
+}  // namespace weft::autograd

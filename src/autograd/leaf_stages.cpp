@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "autograd/leaf_stages.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::autograd {
+
+namespace {
+
+// What all stages of a pass gave.
+struct Gathered {
+  std::mutex mutex;
+  size_t missing = 0;
+  LeafStage::Result all;
+  std::function<void(LeafStage::Result)> then;
+};
+
+void on_stage_done(const std::shared_ptr<Gathered>& gathered, LeafStage::Result result) {
+  {
+    const std::lock_guard lock(gathered->mutex);
+    auto& all = gathered->all;
+    std::move(result.gradients.begin(), result.gradients.end(), std::back_inserter(all.gradients));
+    if (!all.cause) all.cause = std::move(result.cause);
+    if (--gathered->missing > 0) return;
+  }
+  gathered->then(std::move(gathered->all));
+}
+
+}  // namespace
+
+void LeafStages::add(const detail::Ref<LeafStage>& stage, const std::vector<at::Tensor>& leaves) {
+  const std::lock_guard lock(mutex_);
+  const bool is_new = std::none_of(stages_.begin(), stages_.end(),
+                                   [&](const auto& each) { return each.get() == stage.get(); });
+  if (!is_new) return;
+  stages_.push_back(stage);
+  for (const at::Tensor& leaf : leaves) by_leaf_[leaf.unsafeGetTensorImpl()] = stage;
+}
+
+bool LeafStages::empty() const {
+  const std::lock_guard lock(mutex_);
+  return stages_.empty();
+}
+
+detail::Ref<LeafStage> LeafStages::find(const at::Tensor& leaf) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_leaf_.find(leaf.unsafeGetTensorImpl());
+  return found == by_leaf_.end() ? detail::Ref<LeafStage>() : found->second;
+}
+
+void LeafStages::begin_pass() {
+  const std::lock_guard lock(mutex_);
+  in_pass_ = !stages_.empty();
+}
+
+void LeafStages::finish_pass(const LeafStage::Earlier& earlier,
+                             std::function<void(LeafStage::Result)> then) {
+  std::vector<detail::Ref<LeafStage>> stages;
+  {
+    const std::lock_guard lock(mutex_);
+    stages = stages_;
+  }
+  auto gathered = std::make_shared<Gathered>();
+  gathered->missing = stages.size();
+  gathered->then = [this, then = std::move(then)](LeafStage::Result result) {
+    {
+      const std::lock_guard lock(mutex_);
+      in_pass_ = false;
+    }
+    then(std::move(result));
+  };
+  for (const auto& stage : stages) {
+    stage->on_all(earlier, [gathered](LeafStage::Result result) {
+      on_stage_done(gathered, std::move(result));
+    });
+  }
+}
+
+void LeafStages::give_up(const std::string& cause) {
+  std::vector<detail::Ref<LeafStage>> stages;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(in_pass_, false)) return;
+    stages = stages_;
+  }
+  for (const auto& stage : stages) stage->on_given_up(cause);
+}
+
+}  // namespace weft::autograd

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "collective/group.h"
+
+#include <algorithm>
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "collective/groups.h"
+#include "collective/part_call.h"
+#include "collective/reserved_functions.h"
+#include "rpc/own_call.h"
+
+namespace weft::collective {
+
+namespace {
+
+constexpr auto kTellTimeout = std::chrono::seconds(10);
+// A member may be so many channels ahead of another.
+constexpr uint32_t kMostUnopened = 1024;
+
+// How the channels of a group reach the other members.
+class Surroundings final : public Channel::Outside {
+ public:
+  Surroundings(rpc::AgentCore& agent, ChannelId id, std::vector<WorkerInfo> members, int rank)
+      : agent_(agent.weak_from_this()),
+        runtime_(agent.runtime().shared_from_this()),
+        id_(id),
+        members_(std::move(members)),
+        rank_(rank) {}
+
+  base::Time now() const override { return runtime_->clock->now(); }
+  void send(int to, const Part& part, std::function<void()> arrived) override {
+    if (const auto agent = agent_.lock()) {
+      send_part(*agent, members_[static_cast<size_t>(to)], part, std::move(arrived));
+    }
+  }
+  detail::ContinuationSink* sink() override { return &runtime_->io; }
+  void later(std::function<void()> task) override { post(*runtime_, std::move(task)); }
+  void watch() override {
+    if (const auto agent = agent_.lock()) Groups::of(*agent).watch_before_long();
+  }
+  void tell_failed(const Error& error) override {
+    const auto agent = agent_.lock();
+    if (!agent) return;
+    const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (static_cast<int>(i) == rank_) continue;
+      try {
+        rpc::own_call<sys_collective_fail>(*agent, members_[i].id, kTellTimeout, id_,
+                                           static_cast<uint8_t>(error.code()), error.message());
+      } catch (const Error&) {
+        // It is gone, or finds out by itself.
+      }
+    }
+  }
+  std::string name(int rank) const override { return members_[static_cast<size_t>(rank)].name; }
+  std::string group_name() const override {
+    std::vector<std::string> names;
+    for (const WorkerInfo& member : members_) names.push_back(member.name);
+    return fmt::format("group [{}]", fmt::join(names, ", "));
+  }
+
+ private:
+  const std::weak_ptr<rpc::AgentCore> agent_;
+  const std::shared_ptr<rpc::Runtime> runtime_;
+  const ChannelId id_;
+  const std::vector<WorkerInfo> members_;
+  const int rank_;
+};
+
+}  // namespace
+
+Group::Group(rpc::AgentCore& agent, uint64_t id, std::vector<WorkerInfo> members, int rank,
+             const GroupOptions& options)
+    : agent_(agent.weak_from_this()),
+      id_(id),
+      members_(std::move(members)),
+      rank_(rank),
+      timeout_(options.timeout) {
+  own_ = open_channel();
+}
+
+Group::~Group() {
+  std::optional<Error> failure;
+  for (const auto& [id, channel] : channels()) {
+    if (!failure) failure = channel->failure();
+    channel->fail(Error(ErrorCode::kInvalidArgument, "the group was destroyed"));
+  }
+  if (const auto agent = agent_.lock()) Groups::of(*agent).forget(id_, failure);
+}
+
+void Group::check_rank(int rank) const {
+  if (rank >= 0 && rank < size()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("rank {} in a group of {} members", rank, size()));
+}
+
+int Group::rank_of(int worker) const {
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const WorkerInfo& each) { return each.id == worker; });
+  return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
+}
+
+std::shared_ptr<Channel> Group::make_channel(uint32_t id) {
+  const auto agent = agent_.lock();
+  if (!agent) throw Error(ErrorCode::kShuttingDown, "the agent of this group was shut down");
+  const ChannelId channel{id_, id};
+  return std::make_shared<Channel>(
+      channel, rank_, size(), timeout_,
+      std::make_shared<Surroundings>(*agent, channel, members_, rank_));
+}
+
+std::shared_ptr<Channel> Group::open_channel() {
+  const std::lock_guard lock(mutex_);
+  const auto found = channels_.find(next_channel_);
+  const auto channel = found != channels_.end() ? found->second : make_channel(next_channel_);
+  channels_[next_channel_++] = channel;
+  return channel;
+}
+
+void Group::close_channel(Channel& channel) {
+  std::shared_ptr<Channel> closed;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto at = channels_.begin(); at != channels_.end(); ++at) {
+      if (at->second.get() != &channel) continue;
+      closed = std::move(at->second);
+      if (const auto failure = closed->failure()) closed_failures_.emplace(at->first, *failure);
+      channels_.erase(at);
+      break;
+    }
+  }
+  channel.fail(Error(ErrorCode::kInvalidArgument, "it was destroyed"));
+}
+
+std::shared_ptr<Channel> Group::find_channel(uint32_t channel) {
+  const std::lock_guard lock(mutex_);
+  const auto found = channels_.find(channel);
+  if (found != channels_.end()) return found->second;
+  if (channel < next_channel_ || channel - next_channel_ > kMostUnopened) return nullptr;
+  return channels_[channel] = make_channel(channel);
+}
+
+std::optional<Error> Group::failure_of_closed(uint32_t channel) {
+  const std::lock_guard lock(mutex_);
+  const auto found = closed_failures_.find(channel);
+  return found == closed_failures_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::vector<std::pair<uint32_t, std::shared_ptr<Channel>>> Group::channels() {
+  const std::lock_guard lock(mutex_);
+  return {channels_.begin(), channels_.end()};
+}
+
+void Group::fail(const Error& error) {
+  for (const auto& [id, channel] : channels()) channel->fail(error);
+}
+
+}  // namespace weft::collective

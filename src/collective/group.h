@@ -1,0 +1,69 @@
+// A process group on one of its members: who is in it, and its channels.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collective/channel.h"
+#include "rpc/agent_core.h"
+#include "weft/process_group.h"
+
+namespace weft::collective {
+
+class Groups;
+
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  Group(rpc::AgentCore& agent, uint64_t id, std::vector<WorkerInfo> members, int rank,
+        const GroupOptions& options);
+  ~Group();
+
+  uint64_t id() const { return id_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  const std::vector<WorkerInfo>& members() const { return members_; }
+  /// Throws kInvalidArgument for a rank that nobody has.
+  void check_rank(int rank) const;
+
+  /// The one that operations of the group itself use.
+  Channel& channel() { return *own_; }
+  /// A sequence of operations beside the others'; every member opens the same ones in the same
+  /// order.
+  std::shared_ptr<Channel> open_channel();
+  void close_channel(Channel& channel);
+
+  /// Null if it was closed, or is far from being opened.
+  std::shared_ptr<Channel> find_channel(uint32_t channel);
+  /// Why it had failed when it was closed, if it had.
+  std::optional<Error> failure_of_closed(uint32_t channel);
+  /// The rank in the group of the worker of this rank, -1 if it is no member.
+  int rank_of(int worker) const;
+
+  std::vector<std::pair<uint32_t, std::shared_ptr<Channel>>> channels();
+  void fail(const Error& error);
+  std::shared_ptr<rpc::AgentCore> agent() const { return agent_.lock(); }
+
+ private:
+  std::shared_ptr<Channel> make_channel(uint32_t id);
+
+  const std::weak_ptr<rpc::AgentCore> agent_;
+  const uint64_t id_;
+  const std::vector<WorkerInfo> members_;
+  const int rank_;
+  const Timeout timeout_;
+  std::mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<Channel>> channels_;
+  std::map<uint32_t, Error> closed_failures_;
+  uint32_t next_channel_ = 0;
+  std::shared_ptr<Channel> own_;
+};
+
+}  // namespace weft::collective

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "collective/groups.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "collective/part_call.h"
+#include "collective/reserved_functions.h"
+#include "rpc/own_call.h"
+#include "weft/record.h"
+
+namespace weft::collective {
+
+namespace {
+
+// Groups that had failed when they were destroyed: so many are remembered.
+constexpr size_t kMostGone = 256;
+// How long an operation waits before the members it waits for are asked, and how often they are.
+constexpr auto kWatchInterval = std::chrono::milliseconds(200);
+
+std::shared_ptr<rpc::AgentPart> make_groups(rpc::AgentCore& agent) {
+  register_reserved_functions();
+  return std::make_shared<Groups>(agent);
+}
+const size_t part_index = rpc::register_agent_part(&make_groups);
+
+/// What each member brings to the meeting.
+struct Proposal {
+  std::vector<std::string> names;
+  int64_t timeout_ns = 0;
+  uint64_t id = 0;  // the first member's counts
+};
+
+std::string list(const std::vector<std::string>& names) {
+  return fmt::format("[{}]", fmt::join(names, ", "));
+}
+
+void check_same(const std::string& own, const Proposal& mine, const std::string& other,
+                const Proposal& theirs) {
+  if (mine.names != theirs.names) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("new_group: the order of the names is the order of the ranks; {} says "
+                            "{}, {} says {}",
+                            own, list(mine.names), other, list(theirs.names)));
+  }
+  if (mine.timeout_ns != theirs.timeout_ns) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("new_group {}: {} wants a timeout of {} s, {} of {} s",
+                            list(mine.names), own, static_cast<double>(mine.timeout_ns) * 1e-9,
+                            other, static_cast<double>(theirs.timeout_ns) * 1e-9));
+  }
+}
+
+void check_names(const std::vector<std::string>& names, const std::string& self) {
+  std::vector<std::string> sorted = names;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("new_group {}: {} is named twice", list(names), *twice));
+  }
+  if (!std::binary_search(sorted.begin(), sorted.end(), self)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("new_group {}: this worker, {}, is not in it", list(names), self));
+  }
+}
+
+}  // namespace
+
+Groups::Groups(rpc::AgentCore& agent)
+    : agent_(agent.weak_from_this()), runtime_(agent.runtime().shared_from_this()) {}
+
+Groups& Groups::of(rpc::AgentCore& agent) { return static_cast<Groups&>(agent.part(part_index)); }
+
+std::shared_ptr<Group> Groups::make(Agent& agent, const std::vector<std::string>& given,
+                                    const GroupOptions& options) {
+  std::vector<std::string> names = given;
+  if (names.empty()) {
+    for (const WorkerInfo& member : agent.members()) names.push_back(member.name);
+  }
+  const std::string& self = runtime_->name();
+  std::vector<WorkerInfo> members;
+  for (const std::string& name : names) members.push_back(agent.info(name));
+  check_names(names, self);
+
+  Proposal mine{names, Timeout(options.timeout).count(), 0};
+  {
+    const std::lock_guard lock(mutex_);
+    mine.id = (static_cast<uint64_t>(runtime_->self().info.id) << 32) | next_++;
+  }
+  const auto proposals = agent.all_gather(mine, names, options.meeting_timeout);
+  for (const auto& [name, theirs] : proposals) check_same(self, mine, name, theirs);
+
+  const auto rank = std::find(names.begin(), names.end(), self) - names.begin();
+  const auto group =
+      std::make_shared<Group>(*detail::AgentAccess::core(agent), proposals.at(names.front()).id,
+                              std::move(members), static_cast<int>(rank), options);
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) throw Error(ErrorCode::kShuttingDown, self + " was shut down");
+    groups_[group->id()] = group;
+  }
+  // Nobody sends anything before all have it.
+  agent.barrier(names, options.meeting_timeout);
+  return group;
+}
+
+std::shared_ptr<Group> Groups::find(uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second.lock();
+}
+
+void Groups::forget(uint64_t id, const std::optional<Error>& failure) {
+  const std::lock_guard lock(mutex_);
+  groups_.erase(id);
+  std::erase_if(strikes_, [id](const Waited& waited) { return std::get<0>(waited) == id; });
+  if (!failure) return;
+  gone_.emplace(id, *failure);
+  if (gone_.size() > kMostGone) gone_.erase(gone_.begin());
+}
+
+Reception Groups::why_gone(const ChannelId& id) {
+  std::optional<Error> failure;
+  if (const auto group = find(id.group)) {
+    failure = group->failure_of_closed(id.channel);
+  } else {
+    const std::lock_guard lock(mutex_);
+    // It is being destroyed: who asks again will learn why.
+    if (groups_.contains(id.group)) return {};
+    if (const auto found = gone_.find(id.group); found != gone_.end()) failure = found->second;
+  }
+  if (!failure) return {true};
+  return {true, static_cast<uint8_t>(failure->code()), failure->message()};
+}
+
+std::vector<std::shared_ptr<Group>> Groups::all() {
+  std::vector<std::shared_ptr<Group>> groups;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, group] : groups_) {
+    if (auto alive = group.lock()) groups.push_back(std::move(alive));
+  }
+  return groups;
+}
+
+// --- watching --------------------------------------------------------------------------------
+
+void Groups::watch_before_long() {
+  if (alarm_set_.exchange(true, std::memory_order_acq_rel)) return;
+  set_alarm();
+}
+
+void Groups::set_alarm() {
+  std::shared_ptr<rpc::Alarm> alarm;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    if (!alarm_) {
+      // It may give operations up, whose futures run user code.
+      alarm_ = rpc::Alarm::make(runtime_->io, [weak = weak_from_this(), runtime = runtime_.get()] {
+        post(*runtime, [weak] {
+          if (const auto groups = weak.lock()) groups->watch();
+        });
+      });
+    }
+    alarm = alarm_;
+  }
+  alarm->set(runtime_->clock->now() + kWatchInterval);
+}
+
+void Groups::watch() {
+  alarm_set_.store(false, std::memory_order_release);
+  const base::Time since = runtime_->clock->now() - kWatchInterval;
+  bool busy = false;
+  std::set<Waited> waited;
+  for (const auto& group : all()) {
+    for (const auto& [id, channel] : group->channels()) {
+      for (const auto& [rank, awaited] : channel->missing(since)) {
+        waited.emplace(group->id(), id, rank);
+        ask(group, id, rank, awaited);
+      }
+      busy = busy || channel->busy();
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(strikes_, [&](const Waited& each) { return !waited.contains(each); });
+  }
+  if (busy) watch_before_long();
+}
+
+void Groups::ask(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
+                 const Channel::Awaited& awaited) {
+  const Waited waited{group->id(), channel, rank};
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_ || !asked_.insert(waited).second) return;
+  }
+  const auto agent = agent_.lock();
+  if (!agent) return;
+  const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
+  const int worker = group->members()[static_cast<size_t>(rank)].id;
+  using Answer = Future<Reception>;
+  try {
+    // As long as it lives: if it is frozen, its heartbeat decides.
+    rpc::own_call<sys_collective_attends>(*agent, worker, Timeout(0),
+                                          ChannelId{group->id(), channel}, awaited)
+        .on_ready([self = shared_from_this(), group, channel, rank](const Answer& answer) {
+          self->on_answered(group, channel, rank, answer);
+        });
+  } catch (const Error&) {
+    const std::lock_guard lock(mutex_);
+    asked_.erase(waited);
+  }
+}
+
+void Groups::on_answered(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
+                         const Future<Reception>& answer) {
+  const Waited waited{group->id(), channel, rank};
+  {
+    const std::lock_guard lock(mutex_);
+    asked_.erase(waited);
+  }
+  const ChannelId id{group->id(), channel};
+  const WorkerInfo& member = group->members()[static_cast<size_t>(rank)];
+  if (const auto error = answer.error()) {
+    if (error->code() == ErrorCode::kShuttingDown || error->code() == ErrorCode::kOutcomeUnknown) {
+      return;  // this worker itself ends, or asks again
+    }
+    // One that refuses a connection once may be out of descriptors.
+    if (error->code() == ErrorCode::kUnavailable && !is_second_strike(waited)) return;
+    on_lost(id, member, *error);
+  } else if (const Reception reception = answer.wait(); reception.gone) {
+    // What it sent before it left may still be on its way.
+    if (is_second_strike(waited)) on_gone(id, member, reception);
+  } else {
+    const std::lock_guard lock(mutex_);
+    strikes_.erase(waited);
+  }
+}
+
+bool Groups::is_second_strike(const Waited& waited) {
+  const std::lock_guard lock(mutex_);
+  return !strikes_.insert(waited).second;
+}
+
+void Groups::on_gone(const ChannelId& id, const WorkerInfo& member, const Reception& reception) {
+  if (reception.code == 0) {
+    return on_lost(id, member, Error(ErrorCode::kPeerLost, "it has left the group"));
+  }
+  // Everybody was told, but it may be on its way.
+  const auto group = find(id.group);
+  const auto channel = group ? group->find_channel(id.channel) : nullptr;
+  if (channel) channel->fail_and_tell(told_error(reception.code, reception.cause));
+}
+
+void Groups::on_lost(const ChannelId& id, const WorkerInfo& member, const Error& error) {
+  const auto group = find(id.group);
+  const auto channel = group ? group->find_channel(id.channel) : nullptr;
+  if (!channel) return;
+  const bool is_ours = error.code() == ErrorCode::kShuttingDown ||
+                       error.code() == ErrorCode::kInvalidArgument ||
+                       error.code() == ErrorCode::kLimitExceeded;
+  std::vector<std::string> names;
+  for (const WorkerInfo& each : group->members()) names.push_back(each.name);
+  channel->fail_and_tell(
+      Error(is_ours ? error.code() : ErrorCode::kPeerLost,
+            fmt::format("group {}: {} was lost: {}", list(names), member.name, error.message())));
+}
+
+// --- as a part of the agent ------------------------------------------------------------------
+
+rpc::Idleness Groups::idleness() {
+  for (const auto& group : all()) {
+    for (const auto& [id, channel] : group->channels()) {
+      if (channel->busy()) return {false, 0};
+    }
+  }
+  return {};
+}
+
+void Groups::on_stopping() {
+  std::shared_ptr<rpc::Alarm> alarm;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(stopped_, true)) return;
+    alarm = std::move(alarm_);
+  }
+  if (alarm) alarm->remove();
+  for (const auto& group : all()) {
+    group->fail(Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down"));
+  }
+}
+
+}  // namespace weft::collective

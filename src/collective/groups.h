@@ -1,0 +1,79 @@
+// All process groups that an agent is in, and how it notices that a member is lost.
+//
+// Parts that cannot be sent tell so themselves. Members whose parts an operation has been waiting
+// for are asked, now and then, whether they are still in it: that finds the dead, the frozen and
+// those who have left.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "collective/group.h"
+#include "rpc/agent_core.h"
+#include "rpc/agent_part.h"
+#include "rpc/alarm.h"
+
+namespace weft::collective {
+
+class Groups final : public rpc::AgentPart, public std::enable_shared_from_this<Groups> {
+ public:
+  explicit Groups(rpc::AgentCore& agent);
+  static Groups& of(rpc::AgentCore& agent);
+
+  /// Meets the other members and makes one.
+  std::shared_ptr<Group> make(Agent& agent, const std::vector<std::string>& names,
+                              const GroupOptions& options);
+  std::shared_ptr<Group> find(uint64_t id);
+  /// It is gone here; `failure` is why, if it had failed: members that do not know yet are told so.
+  void forget(uint64_t id, const std::optional<Error>& failure);
+  /// To a member that sends something to a channel that is not here.
+  Reception why_gone(const ChannelId& channel);
+
+  /// A member does not have the channel any more.
+  void on_gone(const ChannelId& channel, const WorkerInfo& member, const Reception& reception);
+  /// A member could not be reached.
+  void on_lost(const ChannelId& channel, const WorkerInfo& member, const Error& error);
+  /// An operation has begun.
+  void watch_before_long();
+
+  // rpc::AgentPart:
+  rpc::Idleness idleness() override;
+  void on_stopping() override;
+
+ private:
+  // A member that a channel waits for.
+  using Waited = std::tuple<uint64_t, uint32_t, int>;  // group, channel, rank
+
+  std::vector<std::shared_ptr<Group>> all();
+  void set_alarm();
+  void watch();
+  void ask(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
+           const Channel::Awaited& awaited);
+  void on_answered(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
+                   const Future<Reception>& answer);
+  bool is_second_strike(const Waited& waited);
+
+  const std::weak_ptr<rpc::AgentCore> agent_;
+  const std::shared_ptr<rpc::Runtime> runtime_;
+  std::atomic<bool> alarm_set_{false};
+
+  std::mutex mutex_;
+  bool stopped_ = false;
+  uint64_t next_ = 0;
+  std::map<uint64_t, std::weak_ptr<Group>> groups_;
+  std::map<uint64_t, Error> gone_;  // groups that had failed
+  std::set<Waited> asked_;          // and not answered
+  std::set<Waited> strikes_;        // who seemed to be gone when asked last
+  std::shared_ptr<rpc::Alarm> alarm_;
+};
+
+}  // namespace weft::collective

@@ -1,0 +1,22 @@
+// A part of an operation on its way to another member.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <functional>
+
+#include "collective/terms.h"
+#include "rpc/agent_core.h"
+#include "weft/detail/task.h"
+
+namespace weft::collective {
+
+/// Runs `task`, which may take long, block and run user code, on a thread of the I/O crew.
+void post(rpc::Runtime& runtime, detail::Task task);
+
+/// `arrived`, if there is one, is called when `to` has the tensors. If the connection breaks it is
+/// sent again: a part that comes twice does no harm. If it cannot be sent the channel fails.
+void send_part(rpc::AgentCore& agent, const WorkerInfo& to, const Part& part,
+               std::function<void()> arrived);
+
+}  // namespace weft::collective

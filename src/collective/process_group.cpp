@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "weft/process_group.h"
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include "collective/group.h"
+#include "collective/groups.h"
+#include "collective/travelling.h"
+
+namespace weft {
+
+using collective::all_gather_course;
+using collective::Channel;
+using collective::Kind;
+using collective::Outcome;
+using collective::Tensors;
+using collective::Terms;
+using collective::terms_of;
+using collective::Travelling;
+
+namespace {
+
+// What `f` makes of the outcome, on a thread that may take its time for it.
+template <typename T, typename F>
+Future<T> result_of(const Future<Outcome>& outcome, std::shared_ptr<collective::Group> group, F f) {
+  return outcome.then(
+      [group = std::move(group), f = std::move(f)](const Outcome& value) -> T { return f(value); });
+}
+
+}  // namespace
+
+int ProcessGroup::rank() const { return group_->rank(); }
+int ProcessGroup::size() const { return group_->size(); }
+const std::vector<WorkerInfo>& ProcessGroup::members() const { return group_->members(); }
+
+namespace {
+
+Future<Outcome> begin_all_reduce(Channel& channel, const Travelling& travelling, const Terms& terms,
+                                 ReduceOp op) {
+  const auto members = static_cast<size_t>(channel.size());
+  return channel.start(
+      terms, channel.everybody(),
+      collective::all_reduce_course(channel.place_in(channel.everybody()), {travelling.flat()},
+                                    collective::folding_of(op, members)));
+}
+
+void end_all_reduce(const Travelling& travelling, const Outcome& outcome) {
+  const c10::AutoGradMode off(false);
+  // If they were few, the result lies apart.
+  if (!outcome.parts.empty()) travelling.flat().copy_(outcome.parts[0].at(0));
+  travelling.bring_back();
+}
+
+}  // namespace
+
+Future<void> ProcessGroup::all_reduce_async(const at::Tensor& tensor, ReduceOp op) const {
+  const Terms terms = terms_of(Kind::kAllReduce, {tensor}, op);
+  const Travelling travelling(tensor);
+  return result_of<void>(
+      begin_all_reduce(group_->channel(), travelling, terms, op), group_,
+      [travelling](const Outcome& outcome) { end_all_reduce(travelling, outcome); });
+}
+
+// Without a thread between the one that brings the last part and this one.
+void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
+  const Terms terms = terms_of(Kind::kAllReduce, {tensor}, op);
+  const Travelling travelling(tensor);
+  end_all_reduce(travelling, begin_all_reduce(group_->channel(), travelling, terms, op).wait());
+}
+
+Future<void> ProcessGroup::broadcast_async(const at::Tensor& tensor, int root) const {
+  group_->check_rank(root);
+  const Terms terms = terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, root);
+  Channel& channel = group_->channel();
+  const Travelling travelling(tensor);
+  auto course = collective::broadcast_course(channel.place_in(channel.everybody()),
+                                             {travelling.flat()}, static_cast<size_t>(root));
+  return result_of<void>(channel.start(terms, channel.everybody(), std::move(course)), group_,
+                         [travelling](const Outcome&) { travelling.bring_back(); });
+}
+
+Future<std::vector<at::Tensor>> ProcessGroup::all_gather_async(const at::Tensor& tensor) const {
+  const Terms terms = terms_of(Kind::kAllGather, {tensor});
+  Channel& channel = group_->channel();
+  auto course = all_gather_course(channel.place_in(channel.everybody()), {tensor.detach().cpu()});
+  return result_of<std::vector<at::Tensor>>(
+      channel.start(terms, channel.everybody(), std::move(course)), group_,
+      [device = tensor.device()](const Outcome& outcome) {
+        std::vector<at::Tensor> all;
+        for (const Tensors& each : outcome.parts) all.push_back(each.at(0).to(device));
+        return all;
+      });
+}
+
+Future<at::Tensor> ProcessGroup::reduce_scatter_async(const std::vector<at::Tensor>& tensors,
+                                                      ReduceOp op) const {
+  if (tensors.size() != static_cast<size_t>(size())) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("reduce_scatter of {} tensors in a group of {} members", tensors.size(),
+                            size()));
+  }
+  const Terms terms = terms_of(Kind::kReduceScatter, tensors, op);
+  Channel& channel = group_->channel();
+  Tensors flat;
+  for (const at::Tensor& each : tensors) flat.push_back(each.detach().cpu().contiguous().view(-1));
+  auto course =
+      collective::reduce_scatter_course(channel.place_in(channel.everybody()), std::move(flat),
+                                        collective::folding_of(op, static_cast<size_t>(size())));
+  return result_of<at::Tensor>(
+      channel.start(terms, channel.everybody(), std::move(course)), group_,
+      [own = tensors[static_cast<size_t>(rank())].detach()](const Outcome& outcome) {
+        return outcome.parts.at(0).at(0).view(own.sizes()).to(own.device());
+      });
+}
+
+namespace {
+
+Future<Outcome> begin_barrier(Channel& channel) {
+  return channel.start(terms_of(Kind::kBarrier, {}), channel.everybody(),
+                       collective::barrier_course(channel.place_in(channel.everybody())));
+}
+
+}  // namespace
+
+Future<void> ProcessGroup::barrier_async() const {
+  return result_of<void>(begin_barrier(group_->channel()), group_, [](const Outcome&) {});
+}
+
+void ProcessGroup::broadcast(const at::Tensor& tensor, int root) const {
+  broadcast_async(tensor, root).wait();
+}
+std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& tensor) const {
+  return all_gather_async(tensor).wait();
+}
+at::Tensor ProcessGroup::reduce_scatter(const std::vector<at::Tensor>& tensors, ReduceOp op) const {
+  return reduce_scatter_async(tensors, op).wait();
+}
+void ProcessGroup::barrier() const { begin_barrier(group_->channel()).wait(); }
+
+ProcessGroup new_group(Agent& agent, const std::vector<std::string>& names,
+                       const GroupOptions& options) {
+  auto& groups = collective::Groups::of(*detail::AgentAccess::core(agent));
+  return ProcessGroup(groups.make(agent, names, options));
+}
+
+ProcessGroup new_group(const std::vector<std::string>& names, const GroupOptions& options) {
+  return new_group(current_agent(), names, options);
+}
+
+}  // namespace weft

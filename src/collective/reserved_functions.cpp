@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "collective/reserved_functions.h"
+
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "collective/groups.h"
+#include "rpc/incoming_call.h"
+#include "rpc/server.h"
+#include "weft/detail/function_entry.h"
+
+namespace weft::collective {
+
+namespace {
+
+/// A channel of this worker that the caller is a member of too.
+struct Addressed {
+  std::shared_ptr<Channel> channel;  // null if there is none
+  int from = -1;
+};
+
+Addressed find(const ChannelId& id) {
+  rpc::IncomingCall* call = rpc::IncomingCall::current();
+  const auto group = Groups::of(call->server().agent()).find(id.group);
+  if (!group) return {};
+  const int from = group->rank_of(call->caller().id);
+  if (from < 0) return {};
+  return {group->find_channel(id.channel), from};
+}
+
+Reception why_gone(const ChannelId& id) {
+  return Groups::of(rpc::IncomingCall::current()->server().agent()).why_gone(id);
+}
+
+}  // namespace
+
+Reception sys_collective_part(Part part) {
+  const auto [channel, from] = find(part.channel);
+  if (!channel) return why_gone(part.channel);
+  channel->on_part(from, std::move(part));
+  return {};
+}
+
+void sys_collective_fail(ChannelId id, uint8_t code, std::string cause) {
+  const auto [channel, from] = find(id);
+  if (!channel) return;
+  channel->fail(told_error(code, cause));
+}
+
+Reception sys_collective_attends(ChannelId id, Channel::Awaited awaited) {
+  const auto [channel, from] = find(id);
+  if (!channel) return why_gone(id);
+  channel->on_asked(from, awaited);
+  return {};
+}
+
+void register_reserved_functions() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    detail::RemoteFunction<sys_collective_part>::rename("sys.collective.part");
+    detail::RemoteFunction<sys_collective_fail>::rename("sys.collective.fail");
+    detail::RemoteFunction<sys_collective_attends>::rename("sys.collective.attends");
+  });
+}
+
+}  // namespace weft::collective

@@ -1,0 +1,22 @@
+// What members of a group tell each other: ordinary functions under names that start with "sys.".
+// Who calls is known from the connection.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "collective/channel.h"
+#include "collective/terms.h"
+
+namespace weft::collective {
+
+void register_reserved_functions();
+
+Reception sys_collective_part(Part part);
+void sys_collective_fail(ChannelId channel, uint8_t code, std::string cause);
+/// By a member that waits for this one: whether there is a reason why it should not.
+Reception sys_collective_attends(ChannelId channel, Channel::Awaited awaited);
+
+}  // namespace weft::collective

@@ -1,0 +1,72 @@
+// What members of a group tell each other in an operation.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "weft/error.h"
+#include "weft/process_group.h"
+
+namespace weft::collective {
+
+using Tensors = std::vector<at::Tensor>;
+
+enum class Kind : uint8_t {
+  kAllReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kBarrier,
+  kRoll,
+  kFarewell
+};
+
+/// What all members must agree on.
+struct Terms {
+  uint8_t kind = 0;
+  uint8_t op = 0;
+  uint8_t type = 0;  // of the elements
+  int32_t root = -1;
+  uint64_t tensors = 0;
+  uint64_t elements = 0;
+
+  friend bool operator==(const Terms&, const Terms&) = default;
+};
+
+/// Of operations on tensors of one type. Throws kInvalidArgument for what cannot be done.
+Terms terms_of(Kind kind, const Tensors& tensors, ReduceOp op = ReduceOp::kSum, int root = -1);
+/// "all_reduce (sum) of 3 tensors with 1200 elements of Float"
+std::string describe(const Terms& terms);
+
+/// One of several sequences of operations in a group; the group's own is zero.
+struct ChannelId {
+  uint64_t group = 0;
+  uint32_t channel = 0;
+};
+
+/// What one member sends to another in one phase of an operation.
+struct Part {
+  ChannelId channel;
+  uint64_t epoch = 0;
+  uint64_t number = 0;  // of the operation in its channel
+  uint8_t phase = 0;
+  Terms terms;
+  Tensors tensors;
+};
+
+/// As another member says.
+Error told_error(uint8_t code, const std::string& cause);
+
+/// What a member answers to one that sends it a part, or waits for one.
+struct Reception {
+  bool gone = false;  // its group or module was destroyed there,
+  uint8_t code = 0;   // after it had failed with this error, if not zero
+  std::string cause = {};
+};
+
+}  // namespace weft::collective

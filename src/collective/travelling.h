@@ -1,0 +1,30 @@
+// A tensor as operations of a group take it: flat, contiguous, on the CPU.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include "collective/fold.h"
+
+namespace weft::collective {
+
+class Travelling {
+ public:
+  explicit Travelling(const at::Tensor& tensor)
+      : tensor_(tensor.detach()), flat_(collective::flat(tensor_.cpu())) {}
+
+  const at::Tensor& flat() const { return flat_; }
+  /// Brings what was made of it to the tensor, if it travels as a copy.
+  void bring_back() const {
+    if (tensor_.is_cpu() && tensor_.is_contiguous()) return;
+    const c10::AutoGradMode off(false);
+    tensor_.copy_(flat_.view(tensor_.sizes()));
+  }
+
+ private:
+  at::Tensor tensor_, flat_;
+};
+
+}  // namespace weft::collective

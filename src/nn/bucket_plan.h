@@ -1,0 +1,56 @@
+// Which gradients are reduced together.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::nn {
+
+/// What matters of a parameter.
+struct Bucketed {
+  size_t bytes = 0;
+  std::string type;  // element type and device: a bucket has one
+  bool sparse = false;
+};
+
+struct BucketLimits {
+  size_t first_bytes = 0;
+  size_t bytes = 0;
+};
+
+/// Buckets, in the order in which they are reduced, of indices of parameters.
+using BucketPlan = std::vector<std::vector<size_t>>;
+
+/// Fills buckets with `parameters` in `order`, in which their gradients come. A sparse one is
+/// alone.
+BucketPlan plan_buckets(const std::vector<Bucketed>& parameters, const std::vector<size_t>& order,
+                        const BucketLimits& limits);
+
+/// How far one backward pass is: buckets are reduced in the order of the plan, each when it is
+/// complete.
+class BucketProgress {
+ public:
+  BucketProgress(const BucketPlan& plan, size_t parameters);
+
+  bool is_ready(size_t parameter) const { return ready_[parameter]; }
+  /// Its gradient is there: the buckets that can be reduced now.
+  std::vector<size_t> on_ready(size_t parameter);
+  /// No more will come: all buckets that are left.
+  std::vector<size_t> on_all();
+  /// Those that have no gradient.
+  std::vector<size_t> missing() const;
+  size_t begun() const { return next_; }
+
+ private:
+  std::vector<size_t> bucket_of_;
+  std::vector<size_t> incomplete_;  // parameters that a bucket waits for
+  std::vector<bool> ready_;
+  size_t next_ = 0;
+};
+
+}  // namespace weft::nn

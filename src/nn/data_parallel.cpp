@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cxxabi.h>
+
+#include <utility>
+
+#include "nn/reducer.h"
+#include "rpc/describe_exception.h"
+#include "weft/nn/distributed_data_parallel.h"
+
+namespace weft::nn {
+
+NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {
+  reducer_->pause();
+}
+NoSync::~NoSync() { reducer_->resume(); }
+
+DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroup group,
+                           const DataParallelOptions& options)
+    : torch::nn::Module("DistributedDataParallel"), group_(std::move(group)) {
+  if (!module) throw Error(ErrorCode::kInvalidArgument, "a DistributedDataParallel of no module");
+  reducer_ = Reducer::make(group_.group(), *module, options);
+  register_module("module", std::move(module));
+}
+
+DataParallel::~DataParallel() = default;
+
+void DataParallel::begin_forward() { reducer_->begin_forward(is_training()); }
+
+void join(const std::vector<DataParallel*>& modules, const std::function<void()>& batches,
+          const JoinOptions& options) {
+  for (const DataParallel* each : modules) {
+    if (!each) throw Error(ErrorCode::kInvalidArgument, "a join of no DistributedDataParallel");
+  }
+  for (DataParallel* each : modules) each->reducer()->begin_join(options.average_over_active);
+  try {
+    batches();
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    const std::string cause = rpc::describe_exception(std::current_exception());
+    for (DataParallel* each : modules) each->reducer()->give_up(cause);
+    throw;
+  }
+  // From all before any is waited for: others still need to know it of the next one.
+  std::vector<Future<int>> departures;
+  for (DataParallel* each : modules) departures.push_back(each->reducer()->depart());
+  for (size_t i = 0; i < modules.size(); ++i) modules[i]->reducer()->end_join(departures[i].wait());
+}
+
+}  // namespace weft::nn

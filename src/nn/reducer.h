@@ -1,0 +1,111 @@
+// Averages the gradients of a module's replicas during backward passes.
+//
+// A round is one backward pass that reaches the module: gradients come one by one, a bucket is
+// reduced when it is complete, and at the end of the pass the round waits for all of them. In a
+// pass of torch's engine gradients are in `.grad`, in one of a Context they go through a stage.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "autograd/leaf_hook.h"
+#include "autograd/leaf_stage.h"
+#include "collective/group.h"
+#include "nn/bucket_plan.h"
+#include "nn/reduction.h"
+#include "nn/replicas.h"
+#include "weft/nn/distributed_data_parallel.h"
+
+namespace weft::nn {
+
+class Reducer : public std::enable_shared_from_this<Reducer> {
+ public:
+  /// Checks that all members bring the same, and gives them the first one's values.
+  static std::shared_ptr<Reducer> make(std::shared_ptr<collective::Group> group,
+                                       torch::nn::Module& module,
+                                       const DataParallelOptions& options);
+  Reducer(std::shared_ptr<collective::Group> group, torch::nn::Module& module,
+          const DataParallelOptions& options);
+  ~Reducer();
+
+  /// What comes before a forward, in training with gradients.
+  void begin_forward(bool training);
+
+  void pause() { ++paused_; }
+  void resume() { --paused_; }
+
+  // Of join.
+  void begin_join(bool average_over_active);
+  Future<int> depart();
+  /// All have departed, `last` as the last one.
+  void end_join(int last);
+  /// Ends it on all members.
+  void give_up(const std::string& cause);
+
+ private:
+  class Stage;
+  class EndOfBackward;
+  enum class Pass { kOfEngine, kOfContext };
+  struct Round {
+    Pass pass;
+    BucketProgress progress;
+    std::vector<at::Tensor> gradients;  // by parameter
+    std::vector<Reducing> reducing;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  void find_parameters(torch::nn::Module& module);
+  void add_hooks();
+  bool synchronizes() const { return paused_ == 0; }
+  void assume_order();
+  void plan(const std::vector<size_t>& order);
+  void prepare_round(bool training);
+  void take_over_order();
+
+  Round& round_of(Pass pass, Lock& lock);
+  void on_gradient(Pass pass, size_t parameter, const at::Tensor& gradient);
+  std::vector<bool>& used_in(Pass pass) { return used_[pass == Pass::kOfContext]; }
+  void begin_reductions(Round& round, const std::vector<size_t>& buckets);
+  void drop_unfinished_round(const std::string& cause);
+  /// Ends the round: all reductions have begun, and what it left out.
+  std::pair<std::vector<Reducing>, std::vector<size_t>> finish_round(
+      const autograd::LeafStage::Earlier& earlier);
+  std::string complain_of(const std::vector<size_t>& missing) const;
+  void end_backward();
+
+  const std::shared_ptr<collective::Group> group_;
+  const std::shared_ptr<collective::Channel> channel_;
+  const DataParallelOptions options_;
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> buffers_;
+  std::vector<Bucketed> bucketed_;
+  std::unordered_map<c10::TensorImpl*, size_t> index_;
+  std::vector<std::unique_ptr<autograd::LeafHook>> hooks_;
+  weft::detail::Ref<Stage> stage_;
+  std::atomic<int> paused_{0};
+
+  std::mutex mutex_;
+  BucketPlan plan_;
+  std::optional<Round> round_;
+  std::array<std::vector<bool>, 2> used_;  // since the last round of that kind, by parameter
+  bool prepared_ = false;                  // a forward has happened since then
+  bool armed_ = false;                     // a forward has happened in a context
+  std::vector<size_t> arrivals_;
+  enum class Order { kAssumed, kSeen, kAgreed } order_ = Order::kAssumed;
+  bool joining_ = false;
+  bool average_over_active_ = false;
+  std::vector<int> active_;
+};
+
+}  // namespace weft::nn

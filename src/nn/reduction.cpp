@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "nn/reduction.h"
+
+#include <memory>
+#include <utility>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+namespace weft::nn {
+
+using collective::Channel;
+using collective::Kind;
+using collective::Outcome;
+using collective::Tensors;
+
+namespace {
+
+// A gradient as it travels: as it lies in memory if that is how the parameter does, which has the
+// same strides on all members.
+at::Tensor flat_of(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (!parameter.is_non_overlapping_and_dense()) return gradient.cpu().contiguous().view({-1});
+  at::Tensor fitting = gradient;
+  if (!gradient.is_cpu() || gradient.strides() != parameter.strides()) {
+    fitting = at::empty_strided(parameter.sizes(), parameter.strides(),
+                                gradient.options().device(at::kCPU));
+    fitting.copy_(gradient);
+  }
+  return at::as_strided(fitting, {fitting.numel()}, {1});
+}
+
+at::Tensor from_flat(const at::Tensor& flat, const at::Tensor& parameter) {
+  return parameter.is_non_overlapping_and_dense()
+             ? flat.as_strided(parameter.sizes(), parameter.strides())
+             : flat.view(parameter.sizes());
+}
+
+// The gradients, and, where parameters may be unused, how many members used each: a tensor more.
+struct Dense {
+  std::vector<Reduced> gradients;
+  Tensors flat;
+  bool find_unused = false;
+
+  std::vector<Reduced> finish(const Outcome& outcome) {
+    const c10::AutoGradMode off(false);
+    // If they were few, the result lies apart.
+    const Tensors& result = outcome.parts.empty() ? flat : outcome.parts[0];
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      Reduced& each = gradients[i];
+      const at::Tensor reduced = from_flat(result[i], each.parameter);
+      const bool is_there = reduced.data_ptr() == each.gradient.data_ptr();
+      if (!is_there) each.gradient = reduced.to(each.parameter.device());
+      if (find_unused) each.used = result.back()[static_cast<int64_t>(i)].item<double>() != 0;
+    }
+    return std::move(gradients);
+  }
+};
+
+at::Tensor fitting(const Reduced& each) {
+  if (!each.gradient.defined()) return at::zeros_like(each.parameter);
+  return each.gradient.is_sparse() ? each.gradient.to_dense() : each.gradient.detach();
+}
+
+at::Tensor as_sparse(const Reduced& each) {
+  const auto options = each.parameter.options().layout(at::kSparse).requires_grad(false);
+  if (!each.gradient.defined()) return at::zeros(each.parameter.sizes(), options).cpu();
+  const at::Tensor gradient = each.gradient.detach().cpu();
+  return (gradient.is_sparse() ? gradient : gradient.to_sparse()).coalesce();
+}
+
+void check_sparse(const at::Tensor& parameter, const Tensors& part) {
+  const bool fits = part.size() == 2 && part[0].defined() && part[0].is_sparse() &&
+                    part[0].sizes() == parameter.sizes() &&
+                    part[0].scalar_type() == parameter.scalar_type() && part[1].defined() &&
+                    part[1].numel() == 1;
+  if (!fits) throw Error(ErrorCode::kBadMessage, "a sparse gradient that does not fit");
+}
+
+}  // namespace
+
+Reducing reduce_dense(Channel& channel, const ReductionTerms& terms,
+                      std::vector<Reduced> gradients) {
+  const c10::AutoGradMode off(false);
+  auto dense = std::make_shared<Dense>();
+  dense->find_unused = terms.find_unused;
+  at::Tensor uses;
+  if (terms.find_unused) {
+    uses = at::zeros({static_cast<int64_t>(gradients.size())},
+                     at::TensorOptions().dtype(gradients.front().parameter.scalar_type()));
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    Reduced& each = gradients[i];
+    if (uses.defined() && each.used) uses[static_cast<int64_t>(i)] = 1;
+    each.gradient = fitting(each);
+    dense->flat.push_back(flat_of(each.gradient, each.parameter));
+  }
+  if (uses.defined()) dense->flat.push_back(uses);
+  dense->gradients = std::move(gradients);
+  const auto agreed = collective::terms_of(Kind::kAllReduce, dense->flat, ReduceOp::kSum);
+  auto course = collective::all_reduce_course(channel.place_in(terms.ranks), dense->flat,
+                                              {ReduceOp::kSum, 1 / terms.divisor});
+  return {channel.start(agreed, terms.ranks, std::move(course)),
+          [dense](const Outcome& outcome) { return dense->finish(outcome); }};
+}
+
+Reducing reduce_sparse(Channel& channel, const ReductionTerms& terms, Reduced gradient) {
+  const c10::AutoGradMode off(false);
+  const Tensors sent{as_sparse(gradient), at::empty({1}, at::kDouble).fill_(gradient.used ? 1 : 0)};
+  const auto agreed = collective::terms_of(Kind::kAllGather, sent);
+  auto sum_up = [gradient, divisor = terms.divisor](const Outcome& outcome) {
+    const c10::AutoGradMode still_off(false);
+    Reduced reduced = gradient;
+    at::Tensor sum;
+    double uses = 0;
+    for (const Tensors& part : outcome.parts) {
+      check_sparse(reduced.parameter, part);
+      sum = sum.defined() ? sum + part[0] : part[0];
+      uses += part[1].to(at::kDouble).item<double>();
+    }
+    reduced.used = uses != 0;
+    reduced.gradient = sum.coalesce().mul(1 / divisor).to(reduced.parameter.device());
+    return std::vector<Reduced>{std::move(reduced)};
+  };
+  return {channel.start(agreed, terms.ranks,
+                        collective::all_gather_course(channel.place_in(terms.ranks), sent)),
+          std::move(sum_up)};
+}
+
+}  // namespace weft::nn

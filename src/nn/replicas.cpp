@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "nn/replicas.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "collective/travelling.h"
+
+namespace weft::nn {
+
+using collective::Channel;
+using collective::Kind;
+using collective::Tensors;
+using collective::Travelling;
+
+namespace {
+
+// A message takes 4,096.
+constexpr size_t kMostAtOnce = 1000;
+
+std::string description(const NamedTensor& named) {
+  const at::Tensor& tensor = named.second;
+  return fmt::format("{} of {} [{}], strides [{}]{}\n", named.first,
+                     c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
+                     fmt::join(tensor.strides(), ", "),
+                     tensor.requires_grad() ? "" : ", without gradient");
+}
+
+at::Tensor as_tensor(const std::string& text) {
+  at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
+  return bytes;
+}
+
+// From another member.
+std::string as_text(const Tensors& part) {
+  if (part.size() != 1 || !part[0].defined() || part[0].scalar_type() != at::kByte ||
+      !part[0].is_contiguous()) {
+    throw Error(ErrorCode::kBadMessage, "a description of a module that is no text");
+  }
+  const uint8_t* bytes = part[0].data_ptr<uint8_t>();
+  return std::string(bytes, bytes + part[0].numel());
+}
+
+// "nothing" at the end of the shorter one.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream left(a), right(b);
+  std::string one, other;
+  for (;;) {
+    const bool has_one(std::getline(left, one));
+    const bool has_other(std::getline(right, other));
+    if (!has_one) one = "nothing";
+    if (!has_other) other = "nothing";
+    if (one != other || (!has_one && !has_other)) return {one, other};
+  }
+}
+
+}  // namespace
+
+void check_same(Channel& channel, const std::vector<WorkerInfo>& members,
+                const std::vector<NamedTensor>& tensors) {
+  std::string mine;
+  for (const NamedTensor& each : tensors) mine += description(each);
+  const Tensors sent{as_tensor(mine)};
+  const auto outcome =
+      channel
+          .start(collective::terms_of(Kind::kAllGather, sent), channel.everybody(),
+                 collective::all_gather_course(channel.place_in(channel.everybody()), sent))
+          .wait();
+  for (size_t i = 0; i < outcome.parts.size(); ++i) {
+    const std::string theirs = as_text(outcome.parts[i]);
+    if (theirs == mine) continue;
+    const auto [here, there] = first_difference(mine, theirs);
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the members of the group bring different modules: {} has {}, {} has {}",
+                    members[static_cast<size_t>(channel.rank())].name, here, members[i].name,
+                    there));
+  }
+}
+
+void broadcast_all(Channel& channel, const std::vector<int>& ranks,
+                   const std::vector<at::Tensor>& tensors, int root) {
+  std::map<c10::ScalarType, std::vector<Travelling>> by_type;
+  for (const at::Tensor& each : tensors) by_type[each.scalar_type()].emplace_back(each);
+  const auto place =
+      static_cast<size_t>(std::lower_bound(ranks.begin(), ranks.end(), root) - ranks.begin());
+  std::vector<Future<collective::Outcome>> begun;
+  for (const auto& [type, travelling] : by_type) {
+    for (size_t first = 0; first < travelling.size(); first += kMostAtOnce) {
+      const size_t last = std::min(first + kMostAtOnce, travelling.size());
+      Tensors flat;
+      for (size_t i = first; i < last; ++i) flat.push_back(travelling[i].flat());
+      const auto terms = collective::terms_of(Kind::kBroadcast, flat, ReduceOp::kSum, root);
+      begun.push_back(channel.start(
+          terms, ranks, collective::broadcast_course(channel.place_in(ranks), flat, place)));
+    }
+  }
+  for (const auto& each : begun) each.wait();
+  for (const auto& [type, travelling] : by_type) {
+    for (const Travelling& each : travelling) each.bring_back();
+  }
+}
+
+}  // namespace weft::nn

@@ -1,0 +1,27 @@
+// Making the members of a group have the same tensors.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "collective/channel.h"
+
+namespace weft::nn {
+
+using NamedTensor = std::pair<std::string, at::Tensor>;
+
+/// Throws kInvalidArgument, naming what differs, unless all members have tensors of the same names,
+/// types, shapes and strides.
+void check_same(collective::Channel& channel, const std::vector<WorkerInfo>& members,
+                const std::vector<NamedTensor>& tensors);
+
+/// Gives all of `ranks` the values that the member of rank `root` has.
+void broadcast_all(collective::Channel& channel, const std::vector<int>& ranks,
+                   const std::vector<at::Tensor>& tensors, int root);
+
+}  // namespace weft::nn

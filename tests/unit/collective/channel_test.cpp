@@ -1,0 +1,269 @@
+// What a channel does with parts that come early, late, twice or from nowhere.
+// SPDX-License-Identifier: BSD-3-Clause
+#include "collective/channel.h"
+
+#include <stdexcept>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/collective/channel_world.h"
+
+namespace weft::collective::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kFarewells = uint64_t{1} << 63;
+
+class ChannelTest : public testing::Test {
+ protected:
+  ChannelTest() { world.repeat_one_in = 1'000'000; }
+
+  Future<Outcome> barrier(size_t rank) {
+    Channel& channel = world[rank];
+    return channel.start(terms_of(Kind::kBarrier, {}), channel.everybody(),
+                         barrier_course(channel.place_in(channel.everybody())));
+  }
+  Future<Outcome> reduce(size_t rank, const at::Tensor& tensor) {
+    Channel& channel = world[rank];
+    return channel.start(
+        terms_of(Kind::kAllReduce, {tensor}), channel.everybody(),
+        all_reduce_course(channel.place_in(channel.everybody()), {tensor}, Folding{}));
+  }
+  static Part part(Kind kind, uint64_t number, uint64_t epoch = 0) {
+    Part part;
+    part.epoch = epoch;
+    part.number = number;
+    part.terms = Terms{.kind = static_cast<uint8_t>(kind)};
+    return part;
+  }
+  /// What channel 0 has failed with, once it got what is on its way.
+  ErrorCode failure() {
+    world.run();
+    return world[0].failure() ? world[0].failure()->code() : ErrorCode{};
+  }
+
+  World world{2};
+};
+
+TEST_F(ChannelTest, IsWatchedFromTheStartAlsoIfItSendsNothing) {
+  Channel& channel = world[1];
+  channel.start(terms_of(Kind::kBroadcast, {at::ones({1})}, ReduceOp::kSum, 0), channel.everybody(),
+                broadcast_course({1, 2}, {at::ones({1})}, 0));
+
+  EXPECT_TRUE(world.packets.empty());
+  EXPECT_EQ(world.watched, 1u);
+}
+
+TEST_F(ChannelTest, TellsWhomItWaitsForAndSinceWhen) {
+  const base::Time began = world.clock.now();
+  const auto met = barrier(0);
+  world.clock.advance(std::chrono::seconds(1));
+
+  EXPECT_TRUE(world[0].busy());
+  EXPECT_TRUE(world[0].missing(began - std::chrono::nanoseconds(1)).empty());
+  const auto missing = world[0].missing(began);
+  ASSERT_EQ(missing.size(), 1);
+  EXPECT_EQ(missing.begin()->first, 1);
+
+  world.run();
+  barrier(1);
+  world.run();
+  EXPECT_TRUE(met.ready());
+  EXPECT_FALSE(world[0].busy());
+  EXPECT_TRUE(world[0].missing(world.clock.now()).empty());
+}
+
+TEST_F(ChannelTest, TheFirstFailureCounts) {
+  const auto met = barrier(0);
+  world[0].fail(Error(ErrorCode::kPeerLost, "first"));
+  world[0].fail(Error(ErrorCode::kTimeout, "second"));
+  world[0].fail_and_tell(Error(ErrorCode::kTimeout, "third"));
+
+  EXPECT_EQ(met.error()->message(), "first");
+  EXPECT_EQ(failure(), ErrorCode::kPeerLost);
+  EXPECT_THROW(barrier(0), Error);
+  EXPECT_FALSE(world[1].failure()) << "the second was told";
+}
+
+// What was sent may fail to encode, or memory to be had.
+TEST_F(ChannelTest, WhatCannotBeSentEndsTheOperationEverywhere) {
+  world.on_send = [] { throw std::runtime_error("it does not go"); };
+  const auto met = barrier(0);
+
+  ASSERT_TRUE(met.ready());
+  EXPECT_THAT(met.error()->message(), HasSubstr("it does not go"));
+  world.run();
+  EXPECT_TRUE(world[1].failure());
+}
+
+TEST_F(ChannelTest, DisagreementAboutWhatIsOverIsNoticed) {
+  for (int i = 0; i < 3; ++i) {
+    barrier(0);
+    barrier(1);
+    world.run();
+  }
+
+  world[0].on_part(1, part(Kind::kBarrier, 2));  // sent again
+  EXPECT_EQ(failure(), ErrorCode{});
+  world[0].on_part(1, part(Kind::kAllGather, 2));
+  EXPECT_EQ(failure(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(world[1].failure()->message(), HasSubstr("m0 calls barrier, m1 calls all_gather"));
+}
+
+TEST_F(ChannelTest, PartsThatNobodySendsAreRefused) {
+  const std::pair<int, Part> impossible[] = {
+      {0, part(Kind::kBarrier, 0)},                 // from itself
+      {2, part(Kind::kBarrier, 0)},                 // from nobody
+      {-1, part(Kind::kBarrier, 0)},                //
+      {1, part(Kind::kBarrier, 0, 2)},              // two epochs ahead
+      {1, part(Kind::kFarewell, 0)},                // with a number of another kind
+      {1, part(Kind::kBarrier, kFarewells)},        //
+      {1, part(Kind::kFarewell, kFarewells + 1)},   // of another epoch
+      {1, part(Kind::kFarewell, kFarewells, 1)},    //
+      {1, part(Kind::kFarewell, ~uint64_t{0}, 1)},  //
+  };
+  for (const auto& [from, wrong] : impossible) {
+    World alone(2);
+    alone[0].on_part(from, wrong);
+    ASSERT_TRUE(alone[0].failure()) << from << " " << wrong.number << " " << wrong.epoch;
+    EXPECT_EQ(alone[0].failure()->code(), ErrorCode::kBadMessage);
+  }
+}
+
+TEST_F(ChannelTest, APhaseThatThereIsNotIsRefused) {
+  for (const bool is_early : {false, true}) {
+    World alone(2);
+    Part wrong = part(Kind::kBarrier, 0);
+    wrong.phase = 9;
+    if (is_early) alone[0].on_part(1, wrong);
+    try {
+      alone[0].start(terms_of(Kind::kBarrier, {}), {0, 1}, barrier_course({0, 2}));
+    } catch (const Error&) {
+      EXPECT_TRUE(is_early);
+    }
+    if (!is_early) alone[0].on_part(1, wrong);
+    EXPECT_TRUE(alone[0].failure());
+  }
+}
+
+TEST_F(ChannelTest, PartsThatDoNotFitEndTheOperation) {
+  const at::Tensor tensor = at::ones({3});
+  const auto sum = reduce(0, tensor);
+  Part wrong = part(Kind::kAllReduce, 0);
+  wrong.terms = terms_of(Kind::kAllReduce, {tensor});
+  wrong.tensors = {at::ones({4})};
+  world[0].on_part(1, wrong);
+
+  ASSERT_TRUE(sum.ready());
+  EXPECT_EQ(sum.error()->code(), ErrorCode::kBadMessage);
+  EXPECT_THAT(sum.error()->message(), HasSubstr("operation 0, all_reduce (sum) of 1 tensor"));
+}
+
+TEST_F(ChannelTest, AMemberMayBeAheadButNotForEver) {
+  for (uint64_t number = 0; number < 4096; ++number) {
+    world[0].on_part(1, part(Kind::kBarrier, number));
+  }
+  EXPECT_EQ(failure(), ErrorCode{});
+
+  world[0].on_part(1, part(Kind::kBarrier, 4096));
+  EXPECT_EQ(failure(), ErrorCode::kLimitExceeded);
+  EXPECT_THAT(world[0].failure()->message(), HasSubstr("m1 is too far ahead of m0"));
+}
+
+// What is still on its way when an operation is over at others must not change.
+TEST_F(ChannelTest, IsNotOverBeforeAllHaveWhatItSent) {
+  const at::Tensor tensor = at::ones({100'000});
+  Channel& root = world[0];
+  const auto sent = root.start(terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, 0),
+                               root.everybody(), broadcast_course({0, 2}, {tensor}, 0));
+
+  EXPECT_FALSE(sent.ready());
+  EXPECT_EQ(world.packets.at(0).part.tensors.at(0).data_ptr(), tensor.data_ptr()) << "no copy";
+  world.deliver(0);
+  EXPECT_FALSE(sent.ready());
+  world.run();
+  EXPECT_TRUE(sent.ready());
+}
+
+TEST_F(ChannelTest, IsFinishedWhenAllHasArrived) {
+  const at::Tensor tensor = at::ones({100'000});
+  const auto sent = world[0].start(terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, 0), {0, 1},
+                                   broadcast_course({0, 2}, {tensor}, 0));
+  EXPECT_FALSE(sent.ready());
+
+  std::move(world.packets.at(0).arrived)();
+
+  EXPECT_TRUE(sent.ready());
+  world.packets.clear();
+  world.tasks.clear();
+}
+
+// --- joining ---------------------------------------------------------------------------------
+
+TEST_F(ChannelTest, WhoHasJoinedDoesNothingMoreUntilAllHave) {
+  const auto first = world[0].depart();
+  EXPECT_THROW(barrier(0), Error);
+  EXPECT_THROW(world[0].depart(), Error);
+  EXPECT_FALSE(world[0].failure());
+
+  const auto second = world[1].depart();
+  world.run();
+  EXPECT_EQ(first.wait(), 0);
+  EXPECT_EQ(second.wait(), 0);
+  const auto met = barrier(0);
+  barrier(1);
+  world.run();
+  EXPECT_TRUE(met.ready());
+}
+
+TEST_F(ChannelTest, AnOperationThatNeedsWhoHasJoinedFails) {
+  const auto last = world[1].depart();
+  const auto met = barrier(0);
+  world.run();
+
+  ASSERT_TRUE(met.ready());
+  EXPECT_EQ(met.error()->code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(met.error()->message(), HasSubstr("m1 has joined and does not take part"));
+  EXPECT_TRUE(last.error());
+}
+
+// Roll calls come to a member that then departs and never answers them.
+TEST_F(ChannelTest, ManyEpochsLeaveNothingBehind) {
+  for (int epoch = 0; epoch < 5000; ++epoch) {
+    const auto roll = world[0].call_roll();
+    world.run();
+    const auto first = world[1].depart();
+    world.run();
+    ASSERT_TRUE(roll.ready());
+    const Outcome outcome = roll.wait();
+    ASSERT_EQ(outcome.present, std::vector<int>{0});
+    const auto last = world[0].depart();
+    world.run();
+    ASSERT_TRUE(last.ready() && first.ready()) << epoch;
+    ASSERT_EQ(last.wait(), 0) << epoch;
+  }
+}
+
+// Said again after the others have begun anew.
+TEST_F(ChannelTest, AFarewellThatComesAgainDoesNoHarm) {
+  for (uint64_t epoch = 0; epoch < 3; ++epoch) {
+    const auto first = world[0].depart();
+    const auto second = world[1].depart();
+    world.run();
+    ASSERT_TRUE(first.ready() && second.ready());
+    for (uint64_t old = 0; old <= epoch; ++old) {
+      world[0].on_part(1, part(Kind::kFarewell, kFarewells + old, old));
+    }
+    const auto met = barrier(0);
+    barrier(1);
+    world.run();
+    EXPECT_TRUE(met.ready() && !met.error());
+  }
+}
+
+}  // namespace
+}  // namespace weft::collective::test

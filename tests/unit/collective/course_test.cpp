@@ -1,0 +1,290 @@
+// The algorithms, with all members played by the test: parts are handed over as they are sent.
+// SPDX-License-Identifier: BSD-3-Clause
+#include "collective/course.h"
+
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/error.h"
+
+namespace weft::collective {
+namespace {
+
+using testing::Property;
+using testing::Throws;
+
+constexpr size_t kMost = 5;
+
+// Above this many elements of four bytes, all_reduce of more than two goes by shares.
+constexpr int64_t kMany = 16 * 1024;
+constexpr int64_t kManyOfTwo = 256 * 1024;
+
+Tensors copies_of(const Tensors& tensors) {
+  Tensors copies;
+  for (const at::Tensor& each : tensors) copies.push_back(each.clone());
+  return copies;
+}
+
+using Make = std::function<std::unique_ptr<Course>(Place)>;
+
+// All members of one operation.
+class Members {
+ public:
+  Members(size_t size, const Make& make) : phases_(size, 0), mail_(size) {
+    for (size_t i = 0; i < size; ++i) courses_.push_back(make({i, size}));
+    for (size_t i = 0; i < size; ++i) post(i, courses_[i]->begin());
+  }
+
+  /// Takes members further, the last first, until none can go on.
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t i = courses_.size(); i-- > 0;) moved = step(i) || moved;
+    }
+    for (size_t i = 0; i < courses_.size(); ++i) EXPECT_EQ(phases_[i], courses_[i]->phases());
+  }
+  Course& operator[](size_t place) { return *courses_[place]; }
+  /// What an all_reduce of `given` gave: apart, or in place.
+  Tensors reduced(size_t place, const Tensors& given) {
+    const std::vector<Tensors> apart = courses_[place]->take_result();
+    return apart.empty() ? given : apart.at(0);
+  }
+
+ private:
+  void post(size_t from, Course::Sendings sendings) {
+    for (Course::Sending& each : sendings) {
+      EXPECT_NE(each.to, from);
+      EXPECT_LT(each.phase, courses_[from]->phases());
+      EXPECT_TRUE(courses_[each.to]->expects(each.phase, from));
+      const bool is_first =
+          mail_[each.to].emplace(std::pair(each.phase, from), copies_of(each.tensors)).second;
+      EXPECT_TRUE(is_first);
+    }
+  }
+
+  bool step(size_t place) {
+    const uint8_t phase = phases_[place];
+    if (phase == courses_[place]->phases()) return false;
+    std::vector<Tensors> parts(courses_.size());
+    for (size_t from = 0; from < courses_.size(); ++from) {
+      if (!courses_[place]->expects(phase, from)) continue;
+      const auto found = mail_[place].find(std::pair(phase, from));
+      if (found == mail_[place].end()) return false;
+      parts[from] = std::move(found->second);
+    }
+    ++phases_[place];
+    post(place, courses_[place]->go_on(phase, std::move(parts)));
+    return true;
+  }
+
+  std::vector<std::unique_ptr<Course>> courses_;
+  std::vector<uint8_t> phases_;
+  std::vector<std::map<std::pair<uint8_t, size_t>, Tensors>> mail_;
+};
+
+// Small integers: their sums are exact in every type, in every order.
+Tensors random_tensors(const std::vector<int64_t>& sizes, at::ScalarType type) {
+  Tensors tensors;
+  for (const int64_t size : sizes) tensors.push_back(at::randint(-9, 10, {size}).to(type));
+  return tensors;
+}
+
+const std::vector<std::vector<int64_t>> kSizes{{0},
+                                               {1},
+                                               {3, 0, 4},
+                                               {0, 0},
+                                               {},
+                                               {1000},
+                                               {kMany},
+                                               {kMany + 1},
+                                               {kManyOfTwo + 1},
+                                               {1, kMany, 0, 7},
+                                               // Five shares, each of which has pieces of several.
+                                               {5000, 3, 11'000, 1, 9000}};
+
+TEST(Course, AllReduceGivesTheSumToAll) {
+  for (size_t size = 1; size <= kMost; ++size) {
+    for (const auto& sizes : kSizes) {
+      for (const at::ScalarType type : {at::kFloat, at::kLong, at::kBFloat16}) {
+        std::vector<Tensors> values, sums;
+        for (size_t i = 0; i < size; ++i) values.push_back(random_tensors(sizes, type));
+        for (size_t k = 0; k < sizes.size(); ++k) {
+          at::Tensor sum = at::zeros({sizes[k]}, type);
+          for (const Tensors& each : values) sum += each[k];
+          sums.push_back({sum});
+        }
+
+        Members members(size, [&](Place place) {
+          return all_reduce_course(place, values[place.own], folding_of(ReduceOp::kSum, size));
+        });
+        members.run();
+
+        for (size_t i = 0; i < size; ++i) {
+          const Tensors got = members.reduced(i, values[i]);
+          for (size_t k = 0; k < sizes.size(); ++k) EXPECT_TRUE(at::equal(got[k], sums[k][0]));
+        }
+      }
+    }
+  }
+}
+
+TEST(Course, AllReduceGivesTheSameBitsToAll) {
+  for (size_t size = 2; size <= kMost; ++size) {
+    for (const int64_t elements : {int64_t{777}, 3 * kMany + 1}) {
+      for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
+        std::vector<at::Tensor> values;
+        for (size_t i = 0; i < size; ++i) values.push_back(at::randn({elements}).to(type));
+        const at::Tensor expected = at::stack(values).to(at::kDouble).mean(0);
+
+        Members members(size, [&](Place place) {
+          return all_reduce_course(place, {values[place.own]},
+                                   folding_of(ReduceOp::kAverage, size));
+        });
+        members.run();
+
+        for (size_t i = 0; i < size; ++i) values[i] = members.reduced(i, {values[i]})[0];
+        EXPECT_TRUE(
+            values[0].to(at::kDouble).allclose(expected, 0, type == at::kHalf ? 0.01 : 1e-5));
+        for (const at::Tensor& each : values) EXPECT_TRUE(at::equal(each, values[0]));
+      }
+    }
+  }
+}
+
+TEST(Course, BroadcastGivesTheRootsTensorsToAll) {
+  for (size_t size = 1; size <= kMost; ++size) {
+    for (size_t root = 0; root < size; ++root) {
+      for (const auto& sizes : kSizes) {
+        std::vector<Tensors> values;
+        for (size_t i = 0; i < size; ++i) values.push_back(random_tensors(sizes, at::kInt));
+        const Tensors wanted = copies_of(values[root]);
+
+        Members members(
+            size, [&](Place place) { return broadcast_course(place, values[place.own], root); });
+        members.run();
+
+        for (const Tensors& each : values) {
+          for (size_t k = 0; k < sizes.size(); ++k) EXPECT_TRUE(at::equal(each[k], wanted[k]));
+        }
+      }
+    }
+  }
+}
+
+TEST(Course, AllGatherGivesAnythingToAll) {
+  for (size_t size = 1; size <= kMost; ++size) {
+    std::vector<Tensors> values;
+    for (size_t i = 0; i < size; ++i) {
+      const auto rows = static_cast<int64_t>(i);
+      values.push_back({at::randn({rows, 3}), at::randn({2, rows + 1}).to(at::kDouble)});
+    }
+
+    Members members(size, [&](Place place) { return all_gather_course(place, values[place.own]); });
+    members.run();
+
+    for (size_t i = 0; i < size; ++i) {
+      const std::vector<Tensors> result = members[i].take_result();
+      ASSERT_EQ(result.size(), size);
+      for (size_t from = 0; from < size; ++from) {
+        ASSERT_EQ(result[from].size(), 2u);
+        for (size_t k = 0; k < 2; ++k) EXPECT_TRUE(at::equal(result[from][k], values[from][k]));
+      }
+      EXPECT_NE(result[i][1].data_ptr(), values[i][1].data_ptr()) << "the result is a copy";
+    }
+  }
+}
+
+TEST(Course, ReduceScatterGivesEverybodyItsOwn) {
+  for (size_t size = 1; size <= kMost; ++size) {
+    std::vector<int64_t> sizes{1000, 0, 3, 40'000, 1};
+    sizes.resize(size);
+    std::vector<Tensors> values, before;
+    for (size_t i = 0; i < size; ++i) {
+      values.push_back(random_tensors(sizes, at::kDouble));
+      before.push_back(copies_of(values.back()));
+    }
+
+    Members members(size, [&](Place place) {
+      return reduce_scatter_course(place, values[place.own], folding_of(ReduceOp::kSum, size));
+    });
+    members.run();
+
+    for (size_t i = 0; i < size; ++i) {
+      at::Tensor sum = at::zeros({sizes[i]}, at::kDouble);
+      for (const Tensors& each : before) sum += each[i];
+      const std::vector<Tensors> result = members[i].take_result();
+      ASSERT_EQ(result.size(), 1u);
+      EXPECT_TRUE(at::equal(result[0].at(0), sum));
+      for (size_t k = 0; k < size; ++k) EXPECT_TRUE(at::equal(values[i][k], before[i][k]));
+    }
+  }
+}
+
+TEST(Course, BarrierHearsOfEverybody) {
+  for (size_t size = 1; size <= kMost; ++size) {
+    Members members(size, [](Place place) { return barrier_course(place); });
+    members.run();
+    for (size_t i = 0; i < size; ++i) {
+      for (size_t from = 0; from < size; ++from) {
+        EXPECT_EQ(members[i].expects(0, from), from != i);
+      }
+    }
+  }
+}
+
+// What a member that lies about its terms, or another build, might send.
+class CourseWithWrongParts : public testing::Test {
+ protected:
+  static void expect_refused(const std::function<std::unique_ptr<Course>()>& make, uint8_t phase,
+                             const std::vector<Tensors>& parts) {
+    const std::unique_ptr<Course> course = make();
+    course->begin();
+    for (uint8_t i = 0; i < phase; ++i) course->go_on(i, good_);
+    EXPECT_THAT([&] { course->go_on(phase, parts); },
+                Throws<Error>(Property(&Error::code, ErrorCode::kBadMessage)));
+  }
+  static inline std::vector<Tensors> good_;
+};
+
+TEST_F(CourseWithWrongParts, OfReductions) {
+  const auto few = [] { return all_reduce_course({0, 2}, {at::ones({3})}, {}); };
+  const auto many = [] { return all_reduce_course({0, 2}, {at::ones({2 * kManyOfTwo})}, {}); };
+  good_ = {{}, {at::ones({kManyOfTwo})}};
+  for (const Tensors& wrong :
+       {Tensors{}, Tensors{at::ones({2})}, Tensors{at::Tensor()},
+        Tensors{at::ones({3}), at::ones({3})}, Tensors{at::ones({3}, at::kLong)},
+        Tensors{at::ones({3, 1})}, Tensors{at::ones({3}).to_sparse()}}) {
+    expect_refused(few, 0, {{}, wrong});
+    expect_refused(many, 0, {{}, wrong});
+    expect_refused(many, 1, {{}, wrong});
+    expect_refused(
+        [] {
+          return reduce_scatter_course({0, 2}, {at::ones({3}), at::ones({1})}, {});
+        },
+        0, {{}, wrong});
+    expect_refused([] { return broadcast_course({0, 2}, {at::ones({3})}, 1); }, 0, {{}, wrong});
+  }
+}
+
+TEST_F(CourseWithWrongParts, OfGathers) {
+  const auto gather = [] { return all_gather_course({0, 2}, {at::ones({3})}); };
+  expect_refused(gather, 0, {{}, {}});
+  expect_refused(gather, 0, {{}, {at::ones({1}), at::ones({1})}});
+  expect_refused(gather, 0, {{}, {at::Tensor()}});
+  expect_refused([] { return barrier_course({0, 2}); }, 0, {{}, {at::ones({1})}});
+}
+
+}  // namespace
+}  // namespace weft::collective
