@@ -35,9 +35,10 @@ struct GroupOptions {
 };
 
 /// A handle to a group; copies refer to the same one. Every member calls the same operations in the
-/// same order, from whichever thread. What the members find they disagree about, or a member that
-/// is lost, ends the operation on all of them with an error, and the group with it: later ones give
-/// the same error, and a new group may be made of those who are left.
+/// same order, from whichever thread; one that only sends may be some thousand ahead. What the
+/// members find they disagree about, or a member that is lost, ends the operations of all of them
+/// with an error, and the group with it: later ones throw the same error at once, and a new group
+/// may be made of those who are left. After an error tensors may have any value.
 ///
 /// It uses the connections and the threads of the agent, so it needs no address of its own, and
 /// calls go on beside it. Tensors must not be changed while an operation on them is going on. Those
@@ -80,8 +81,8 @@ class ProcessGroup {
 };
 
 /// A group of these workers, of which this one must be one (nobody named: of all members). Each of
-/// them calls it with the same names in the same order. Throws kTimeout, naming those who did not,
-/// and kInvalidArgument, naming what differs.
+/// them calls it with the same names in the same order, from one thread at a time. Throws kTimeout,
+/// naming those who did not, and kInvalidArgument, naming what differs.
 ProcessGroup new_group(const std::vector<std::string>& names = {},
                        const GroupOptions& options = {});
 ProcessGroup new_group(Agent& agent, const std::vector<std::string>& names = {},

@@ -70,6 +70,50 @@ void for_stretches(const std::vector<Tensors>& parts, size_t tensor, const F& f)
   }
 }
 
+// One pass over memory where torch's operators need one for each part and one for the scale. In
+// blocks whose length the compiler knows; `into` may be one of the parts.
+template <typename T>
+void sum_up(const std::vector<const T*>& parts, T* into, int64_t elements, T scale) {
+  constexpr int64_t kBlock = 64;
+  int64_t at = 0;
+  for (; at + kBlock <= elements; at += kBlock) {
+    T sum[kBlock];
+    for (int64_t i = 0; i < kBlock; ++i) sum[i] = parts[0][at + i];
+    for (size_t k = 1; k < parts.size(); ++k) {
+      const T* part = parts[k] + at;
+      for (int64_t i = 0; i < kBlock; ++i) sum[i] += part[i];
+    }
+    for (int64_t i = 0; i < kBlock; ++i) into[at + i] = sum[i] * scale;
+  }
+  for (; at < elements; ++at) {
+    T sum = parts[0][at];
+    for (size_t k = 1; k < parts.size(); ++k) sum += parts[k][at];
+    into[at] = sum * scale;
+  }
+}
+
+template <typename T>
+void sum_up(const Folding& folding, const std::vector<Tensors>& parts, size_t tensor,
+            const at::Tensor& into) {
+  std::vector<const T*> pointers;
+  for (const Tensors& part : parts) pointers.push_back(part[tensor].data_ptr<T>());
+  sum_up(pointers, into.data_ptr<T>(), into.numel(), static_cast<T>(folding.scale));
+}
+
+// The one common case; whether it was one.
+bool sum_up_floats(const Folding& folding, const std::vector<Tensors>& parts, size_t tensor,
+                   const at::Tensor& into) {
+  if (folding.op != ReduceOp::kSum && folding.op != ReduceOp::kAverage) return false;
+  if (into.scalar_type() == at::kFloat) {
+    sum_up<float>(folding, parts, tensor, into);
+  } else if (into.scalar_type() == at::kDouble) {
+    sum_up<double>(folding, parts, tensor, into);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Folding folding_of(ReduceOp op, size_t members) {
@@ -78,6 +122,7 @@ Folding folding_of(ReduceOp op, size_t members) {
 
 void fold(const Folding& folding, Tensors& into, std::vector<Tensors>& parts, size_t own) {
   for (size_t i = 0; i < into.size(); ++i) {
+    if (sum_up_floats(folding, parts, i, into[i])) continue;
     for_stretches(parts, i, [&](const std::vector<at::Tensor>& stretch) {
       fold_stretch(folding, stretch, own);
     });
@@ -85,12 +130,14 @@ void fold(const Folding& folding, Tensors& into, std::vector<Tensors>& parts, si
 }
 
 Tensors fold_apart(const Folding& folding, std::vector<Tensors>& parts, size_t own) {
-  for (size_t i = 0; i < parts.front().size(); ++i) {
+  const Tensors apart = parts[own == 0 ? 1 : 0];
+  for (size_t i = 0; i < apart.size(); ++i) {
+    if (sum_up_floats(folding, parts, i, apart[i])) continue;
     for_stretches(parts, i, [&](const std::vector<at::Tensor>& stretch) {
       fold_stretch_apart(folding, stretch, own);
     });
   }
-  return parts[own == 0 ? 1 : 0];
+  return apart;
 }
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().contiguous().view({-1}); }
@@ -113,8 +160,9 @@ void check_like(const Tensors& wanted, const Tensors& got) {
                 fmt::format("{} tensors in place of {}", got.size(), wanted.size()));
   }
   for (size_t i = 0; i < got.size(); ++i) {
-    if (!got[i].defined() || got[i].dim() != 1 || got[i].layout() != c10::kStrided ||
-        got[i].numel() != wanted[i].numel() || got[i].scalar_type() != wanted[i].scalar_type()) {
+    if (!got[i].defined() || got[i].layout() != c10::kStrided || got[i].dim() != 1 ||
+        !got[i].is_contiguous() || got[i].numel() != wanted[i].numel() ||
+        got[i].scalar_type() != wanted[i].scalar_type()) {
       throw Error(ErrorCode::kBadMessage,
                   fmt::format("tensor {} in place of {} elements of {}", i, wanted[i].numel(),
                               c10::toString(wanted[i].scalar_type())));

@@ -35,7 +35,7 @@ at::Tensor flat(const at::Tensor& tensor);
 /// The elements from `begin` to `end` of flat tensors one after the other, as views.
 Tensors slice(const Tensors& tensors, int64_t begin, int64_t end);
 
-/// Throws kBadMessage unless `got` has the numbers of elements and the types of `wanted`.
+/// Throws kBadMessage unless `got` is flat and has the numbers of elements and types of `wanted`.
 void check_like(const Tensors& wanted, const Tensors& got);
 
 }  // namespace weft::collective

@@ -265,7 +265,9 @@ TEST_F(CourseWithWrongParts, OfReductions) {
   for (const Tensors& wrong :
        {Tensors{}, Tensors{at::ones({2})}, Tensors{at::Tensor()},
         Tensors{at::ones({3}), at::ones({3})}, Tensors{at::ones({3}, at::kLong)},
-        Tensors{at::ones({3, 1})}, Tensors{at::ones({3}).to_sparse()}}) {
+        Tensors{at::ones({3, 1})}, Tensors{at::ones({3}).to_sparse()},
+        // Of the right length, but not one element after the other.
+        Tensors{at::ones({6}).slice(0, 0, 6, 2)}, Tensors{at::ones({1}).expand({3})}}) {
     expect_refused(few, 0, {{}, wrong});
     expect_refused(many, 0, {{}, wrong});
     expect_refused(many, 1, {{}, wrong});
