@@ -74,29 +74,35 @@ Future<Outcome> Channel::start(const Terms& terms, const std::vector<int>& ranks
                                bounded ? base::later(now, timeout_) : base::Time::max());
   ++next_;
   const Future<Outcome> outcome = operation->future();
+  const bool heavy = operation->heavy;
   lock.unlock();
-  begin(*operation);
-  lock.lock();
-  operation->advancing = false;
-  advance(operation, lock);
-  if (!lock.owns_lock()) return outcome;
-  const bool somebody_left = departed_.contains(epoch_);
-  lock.unlock();
-  if (somebody_left) on_departed();
+  outside_->watch();
+  if (heavy) {
+    // Sending takes its time, and who begins it may have something better to do.
+    outside_->later([self = shared_from_this(), operation] { self->begin(operation); });
+  } else {
+    begin(operation);
+  }
   return outcome;
 }
 
 // What cannot be sent ends the operation as what comes does.
-void Channel::begin(Operation& operation) {
-  outside_->watch();
+void Channel::begin(const OperationRef& operation) {
   try {
     const c10::AutoGradMode off(false);
-    send(operation, operation.course->begin());
+    if (!failure()) send(*operation, operation->course->begin());
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (const std::exception& error) {
-    fail_and_tell(failure_of(operation, error));
+    fail_and_tell(failure_of(*operation, error));
   }
+  Lock lock(mutex_);
+  operation->advancing = false;
+  advance(operation, lock);
+  if (!lock.owns_lock()) return;
+  const bool somebody_left = departed_.contains(epoch_);
+  lock.unlock();
+  if (somebody_left) on_departed();
 }
 
 // Under the lock. The operation is the caller's to advance, once it has begun.
@@ -302,7 +308,7 @@ void Channel::advance_later(const OperationRef& operation) {
 
 // Under the lock, which it may release. Goes as far as it can.
 void Channel::advance(const OperationRef& operation, Lock& lock) {
-  while (!failure_ && !operation->advancing && can_go_on(*operation)) {
+  while (!failure_ && !operation->advancing && operation->course && can_go_on(*operation)) {
     const uint8_t phase = operation->phase;
     if (phase == operation->course->phases()) return finish(operation, lock);
     std::vector<Tensors> parts;
@@ -351,8 +357,9 @@ void Channel::finish(const OperationRef& operation, Lock& lock) {
   }
   lock.unlock();
   if (!operation->outcome->claim()) return;
-  operation->outcome->settle_value({operation->course->take_result(), operation->ranks},
-                                   outside_->sink());
+  Outcome outcome{operation->course->take_result(), operation->ranks};
+  operation->course.reset();  // tensors are the user's again
+  operation->outcome->settle_value(std::move(outcome), outside_->sink());
 }
 
 // --- failing ---------------------------------------------------------------------------------

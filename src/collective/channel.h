@@ -105,7 +105,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   OperationRef enter(Lock& lock, uint64_t number, const Terms& terms, const std::vector<int>& ranks,
                      std::unique_ptr<Course> course, base::Time deadline);
-  void begin(Operation& operation);
+  void begin(const OperationRef& operation);
   void send(Operation& operation, Course::Sendings sendings);
   void on_sent(const OperationRef& operation);
   std::optional<Error> impossible(int from, const Part& part) const;

@@ -29,10 +29,8 @@ Future<int> Channel::depart() {
   lock.unlock();
   const Future<int> last =
       operation->future().then([](const Outcome& outcome) { return outcome.present.at(0); });
-  begin(*operation);
-  lock.lock();
-  operation->advancing = false;
-  advance(operation, lock);
+  outside_->watch();
+  begin(operation);
   return last;
 }
 

@@ -90,6 +90,9 @@ int survive(int rank, Step step, const std::function<void()>& fault, ErrorCode c
   REQUIRE_THAT(ending.took < within);
   // Those who are left go on.
   require_success(train(kSurvivors, step, {}), 10s);
+  // Answers of its last step may still be on their way to the other.
+  tell_test("survived");
+  wait_for_test();
   shutdown(Shutdown::kNow);
   return 0;
 }
@@ -119,6 +122,10 @@ TEST_P(FaultsOfGroups, AMemberLostInMidStepEndsTheStepOfTheOthers) {
   Workers workers(GetParam(), 3);
 
   for (const int rank : {0, 1}) {
+    EXPECT_TRUE(workers.heard(rank, "survived")) << workers.output(rank);
+  }
+  for (const int rank : {0, 1}) {
+    workers.release(rank);
     EXPECT_EQ(workers.wait(rank), 0) << workers.output(rank);
     std::cout << workers.output(rank);
   }
