@@ -62,6 +62,9 @@ void work_for(std::chrono::milliseconds how_long) {
   while (Clock::now() < end && !weft::current_call::cancelled()) std::this_thread::sleep_for(1ms);
 }
 
+// One that does not.
+void rest_for(std::chrono::milliseconds how_long) { std::this_thread::sleep_for(how_long); }
+
 // --- the report -------------------------------------------------------------------------------
 
 namespace {
@@ -126,7 +129,7 @@ void show_errors() {
   using weft::ErrorCode;
   std::printf("\nerrors\n");
   show_error("a function that takes too long", ErrorCode::kTimeout, [] {
-    weft::rpc_sync<work_for>({kOther, 50ms}, 10s);
+    weft::rpc_sync<rest_for>({kOther, 50ms}, 500ms);
   });
   show_error("a function that throws", ErrorCode::kRemoteError,
              [] { weft::rpc_sync<square_root>(kOther, -4); });

@@ -150,7 +150,9 @@ bool ContextState::take_events(std::vector<Event>& events) {
   Leaves staged = std::exchange(staged_, {});
   working_ = false;
   const Error why = why_not();
+  const std::string cause = cause_;
   lock.unlock();
+  stages_.give_up(cause);
   for (Event& event : unanswered) {
     if (auto* question = std::get_if<Question>(&event)) {
       question->promise->set_value(Answer{{}, kAbortedCode, why.message()});
@@ -363,7 +365,6 @@ bool ContextState::end(Life how, const std::string& cause) {
   }
   const bool answers = run != nullptr;
   if (run) run->set_error(Error(ErrorCode::kContextAborted, cause));
-  stages_.give_up(cause);
   std::vector<Event> none;
   if (frees) take_events(none);
   return answers;

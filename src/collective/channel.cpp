@@ -164,7 +164,7 @@ void Channel::send(Operation& operation, Course::Sendings sendings) {
 
 void Channel::on_sent(const OperationRef& operation) {
   Lock lock(mutex_);
-  if (--operation->unsent > 0 || operation->advancing || !can_go_on(*operation)) return;
+  if (--operation->unsent > 0 || failure_ || operation->advancing || !can_go_on(*operation)) return;
   // Who receives answers has no time for more.
   if (operation->phase == operation->course->phases()) return finish(operation, lock);
   advance_later(operation);
@@ -355,10 +355,11 @@ void Channel::finish(const OperationRef& operation, Lock& lock) {
   } else {
     operation->ranks = {conclude_epoch()};
   }
+  std::unique_ptr<Course> course = std::move(operation->course);
   lock.unlock();
   if (!operation->outcome->claim()) return;
-  Outcome outcome{operation->course->take_result(), operation->ranks};
-  operation->course.reset();  // tensors are the user's again
+  Outcome outcome{course->take_result(), operation->ranks};
+  course.reset();  // tensors are the user's again
   operation->outcome->settle_value(std::move(outcome), outside_->sink());
 }
 

@@ -20,6 +20,8 @@ namespace {
 constexpr size_t kMostGone = 256;
 // How long an operation waits before the members it waits for are asked, and how often they are.
 constexpr auto kWatchInterval = std::chrono::milliseconds(200);
+// How often a member may answer that it has left before it is believed: about a second.
+constexpr int kMostGoneAnswers = 5;
 
 std::shared_ptr<rpc::AgentPart> make_groups(rpc::AgentCore& agent) {
   register_reserved_functions();
@@ -117,7 +119,7 @@ std::shared_ptr<Group> Groups::find(uint64_t id) {
 void Groups::forget(uint64_t id, const std::optional<Error>& failure) {
   const std::lock_guard lock(mutex_);
   groups_.erase(id);
-  std::erase_if(strikes_, [id](const Waited& waited) { return std::get<0>(waited) == id; });
+  std::erase_if(strikes_, [id](const auto& each) { return std::get<0>(each.first) == id; });
   if (!failure) return;
   gone_.emplace(id, *failure);
   if (gone_.size() > kMostGone) gone_.erase(gone_.begin());
@@ -187,7 +189,7 @@ void Groups::watch() {
   }
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(strikes_, [&](const Waited& each) { return !waited.contains(each); });
+    std::erase_if(strikes_, [&](const auto& each) { return !waited.contains(each.first); });
   }
   if (busy) watch_before_long();
 }
@@ -231,20 +233,21 @@ void Groups::on_answered(const std::shared_ptr<Group>& group, uint32_t channel, 
       return;  // this worker itself ends, or asks again
     }
     // One that refuses a connection once may be out of descriptors.
-    if (error->code() == ErrorCode::kUnavailable && !is_second_strike(waited)) return;
+    if (error->code() == ErrorCode::kUnavailable && !is_strike(waited, 2)) return;
     on_lost(id, member, *error);
   } else if (const Reception reception = answer.wait(); reception.gone) {
     // What it sent before it left may still be on its way.
-    if (is_second_strike(waited)) on_gone(id, member, reception);
+    if (is_strike(waited, kMostGoneAnswers)) on_gone(id, member, reception);
   } else {
     const std::lock_guard lock(mutex_);
     strikes_.erase(waited);
   }
 }
 
-bool Groups::is_second_strike(const Waited& waited) {
+// Whether it is that often in a row.
+bool Groups::is_strike(const Waited& waited, int number) {
   const std::lock_guard lock(mutex_);
-  return !strikes_.insert(waited).second;
+  return ++strikes_[waited] >= number;
 }
 
 void Groups::on_gone(const ChannelId& id, const WorkerInfo& member, const Reception& reception) {

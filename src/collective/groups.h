@@ -60,7 +60,7 @@ class Groups final : public rpc::AgentPart, public std::enable_shared_from_this<
            const Channel::Awaited& awaited);
   void on_answered(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
                    const Future<Reception>& answer);
-  bool is_second_strike(const Waited& waited);
+  bool is_strike(const Waited& waited, int number);
 
   const std::weak_ptr<rpc::AgentCore> agent_;
   const std::shared_ptr<rpc::Runtime> runtime_;
@@ -72,7 +72,7 @@ class Groups final : public rpc::AgentPart, public std::enable_shared_from_this<
   std::map<uint64_t, std::weak_ptr<Group>> groups_;
   std::map<uint64_t, Error> gone_;  // groups that had failed
   std::set<Waited> asked_;          // and not answered
-  std::set<Waited> strikes_;        // who seemed to be gone when asked last
+  std::map<Waited, int> strikes_;  // how often they seemed to be gone, when asked last
   std::shared_ptr<rpc::Alarm> alarm_;
 };
 

@@ -31,7 +31,14 @@ void join(const std::vector<DataParallel*>& modules, const std::function<void()>
   for (const DataParallel* each : modules) {
     if (!each) throw Error(ErrorCode::kInvalidArgument, "a join of no DistributedDataParallel");
   }
-  for (DataParallel* each : modules) each->reducer()->begin_join(options.average_over_active);
+  for (size_t i = 0; i < modules.size(); ++i) {
+    try {
+      modules[i]->reducer()->begin_join(options.average_over_active);
+    } catch (const Error&) {
+      while (i > 0) modules[--i]->reducer()->cancel_join();
+      throw;
+    }
+  }
   try {
     batches();
   } catch (const abi::__forced_unwind&) {

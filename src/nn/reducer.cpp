@@ -48,38 +48,47 @@ void put_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
 /// the pass fails.
 class Reducer::EndOfBackward {
  public:
-  explicit EndOfBackward(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
+  EndOfBackward(std::shared_ptr<Reducer> reducer, uint64_t owner)
+      : reducer_(std::move(reducer)), owner_(owner) {}
   ~EndOfBackward() {
-    if (!ran_) reducer_->drop_unfinished_round("its backward pass failed");
+    if (!ran_) reducer_->drop_unfinished_round(owner_, "its backward pass failed");
   }
   void run() {
+    reducer_->end_backward(owner_);
     ran_ = true;
-    reducer_->end_backward();
   }
 
  private:
   const std::shared_ptr<Reducer> reducer_;
+  const uint64_t owner_;
   bool ran_ = false;
 };
 
-/// The reducer as contexts know it.
+/// The reducer as one context knows it.
 class Reducer::Stage final : public autograd::LeafStage {
  public:
-  explicit Stage(std::weak_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
+  Stage(std::weak_ptr<Reducer> reducer, uint64_t owner)
+      : reducer_(std::move(reducer)), owner_(owner) {}
+
+  /// A forward has happened.
+  void arm() { armed_ = true; }
 
   void on_leaf(const at::Tensor& leaf, const at::Tensor& gradient) override {
     if (const auto reducer = reducer_.lock()) {
       const size_t index = reducer->index_.at(leaf.unsafeGetTensorImpl());
-      reducer->on_gradient(Pass::kOfContext, index, gradient);
+      reducer->on_gradient(Pass::kOfContext, owner_, index, gradient);
     }
   }
   void on_all(const Earlier& earlier, std::function<void(Result)> done) override;
   void on_given_up(const std::string& cause) override {
-    if (const auto reducer = reducer_.lock()) reducer->drop_unfinished_round(cause);
+    armed_ = false;
+    if (const auto reducer = reducer_.lock()) reducer->drop_unfinished_round(owner_, cause);
   }
 
  private:
   const std::weak_ptr<Reducer> reducer_;
+  const uint64_t owner_;
+  std::atomic<bool> armed_{false};
 };
 
 std::shared_ptr<Reducer> Reducer::make(std::shared_ptr<collective::Group> group,
@@ -143,11 +152,10 @@ void Reducer::find_parameters(torch::nn::Module& module) {
 }
 
 void Reducer::add_hooks() {
-  stage_ = weft::detail::make_ref<Stage>(weak_from_this());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     auto on_grad = [weak = weak_from_this(), i] {
       if (const auto reducer = weak.lock()) {
-        reducer->on_gradient(Pass::kOfEngine, i, reducer->parameters_[i].grad());
+        reducer->on_gradient(Pass::kOfEngine, 0, i, reducer->parameters_[i].grad());
       }
     };
     hooks_.push_back(std::make_unique<autograd::LeafHook>(parameters_[i], std::move(on_grad)));
@@ -170,34 +178,50 @@ void Reducer::plan(const std::vector<size_t>& order) {
 
 void Reducer::begin_forward(bool training) {
   if (!c10::GradMode::is_enabled()) return;
-  autograd::ContextState* context = autograd::current_state();
-  if (context) context->stages().add(stage_, parameters_);
+  Stage* stage = nullptr;
+  if (autograd::ContextState* context = autograd::current_state()) {
+    stage = &stage_in(*context);
+  }
   if (!synchronizes()) return;
   if (const auto failure = channel_->failure()) throw *failure;
   prepare_round(training);
-  const Lock lock(mutex_);
-  armed_ = armed_ || context;
+  if (stage) stage->arm();
+}
+
+// There is one in each context, which keeps it.
+Reducer::Stage& Reducer::stage_in(autograd::ContextState& context) {
+  auto stage = context.stages().find(parameters_.front());
+  if (!stage) {
+    stage = weft::detail::make_ref<Stage>(weak_from_this(), ++last_owner_);
+    context.stages().add(stage, parameters_);
+  }
+  return static_cast<Stage&>(*stage);
 }
 
 // Once for each round: a pass that is tried again, or has several forwards, finds it done, and so
 // members that have more of them than others stay in step.
 void Reducer::prepare_round(bool training) {
+  const std::lock_guard one_at_a_time(preparing_);
+  bool prepared = false, buffers_sent = false;
   {
     const Lock lock(mutex_);
-    if (prepared_) return;
+    prepared = prepared_;
+    buffers_sent = buffers_sent_;
   }
   const c10::AutoGradMode off(false);
-  if (joining_) {
-    auto roll = channel_->call_roll().wait();
-    const Lock lock(mutex_);
-    active_ = std::move(roll.present);
+  if (!prepared) {
+    if (joining_) {
+      auto roll = channel_->call_roll().wait();
+      const Lock lock(mutex_);
+      active_ = std::move(roll.present);
+    }
+    take_over_order();
   }
-  take_over_order();
-  if (training && options_.broadcast_buffers && !buffers_.empty()) {
-    broadcast_all(*channel_, active_, buffers_, active_.front());
-  }
+  const bool sends = training && !buffers_sent && options_.broadcast_buffers && !buffers_.empty();
+  if (sends) broadcast_all(*channel_, active_, buffers_, active_.front());
   const Lock lock(mutex_);
   prepared_ = true;
+  buffers_sent_ = buffers_sent || training;
 }
 
 // Gradients come in another order than their parameters were declared in: the first member says in
@@ -207,7 +231,7 @@ void Reducer::take_over_order() {
   {
     const Lock lock(mutex_);
     if (order_ != Order::kSeen) return;
-    order = arrivals_;
+    order = seen_order_;
   }
   at::Tensor agreed = at::empty({static_cast<int64_t>(order.size())}, at::kLong);
   std::copy(order.begin(), order.end(), agreed.data_ptr<int64_t>());
@@ -229,19 +253,22 @@ void Reducer::take_over_order() {
 
 // --- a round ---------------------------------------------------------------------------------
 
-Reducer::Round& Reducer::round_of(Pass pass, Lock&) {
+Reducer::Round& Reducer::round_of(Pass pass, uint64_t owner, Lock&) {
   if (!round_) {
+    const bool of_engine = pass == Pass::kOfEngine;
+    const uint64_t its_owner = of_engine ? ++last_owner_ : owner;
+    if (of_engine) {
+      auto end = std::make_shared<EndOfBackward>(shared_from_this(), its_owner);
+      autograd::at_end_of_backward([end] { end->run(); });
+    }
     round_.emplace(Round{pass,
+                         its_owner,
                          BucketProgress(plan_, parameters_.size()),
                          std::vector<at::Tensor>(parameters_.size()),
                          {}});
     arrivals_.clear();
-    if (pass == Pass::kOfEngine) {
-      auto end = std::make_shared<EndOfBackward>(shared_from_this());
-      autograd::at_end_of_backward([end] { end->run(); });
-    }
   }
-  if (round_->pass != pass) {
+  if (round_->pass != pass || (pass == Pass::kOfContext && round_->owner != owner)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "another backward pass through this DistributedDataParallel is going on; its "
                 "passes come one after the other");
@@ -249,12 +276,12 @@ Reducer::Round& Reducer::round_of(Pass pass, Lock&) {
   return *round_;
 }
 
-void Reducer::on_gradient(Pass pass, size_t parameter, const at::Tensor& gradient) {
+void Reducer::on_gradient(Pass pass, uint64_t owner, size_t parameter, const at::Tensor& gradient) {
   if (!gradient.defined()) return;
   Lock lock(mutex_);
   used_in(pass)[parameter] = true;
   if (!synchronizes()) return;
-  Round& round = round_of(pass, lock);
+  Round& round = round_of(pass, owner, lock);
   if (round.progress.is_ready(parameter)) return;
   round.gradients[parameter] = gradient;
   arrivals_.push_back(parameter);
@@ -278,12 +305,11 @@ void Reducer::begin_reductions(Round& round, const std::vector<size_t>& buckets)
 
 // The other members wait for what was begun: left alone, they would until their timeouts. If
 // nothing was, the pass may be tried again.
-void Reducer::drop_unfinished_round(const std::string& cause) {
+void Reducer::drop_unfinished_round(uint64_t owner, const std::string& cause) {
   bool begun = false;
   {
     const Lock lock(mutex_);
-    armed_ = false;
-    if (!round_) return;
+    if (!round_ || round_->owner != owner) return;
     begun = round_->progress.begun() > 0;
     round_.reset();
   }
@@ -311,9 +337,10 @@ std::pair<std::vector<Reducing>, std::vector<size_t>> Reducer::finish_round(
   auto reducing = std::move(round.reducing);
   used_in(round.pass).assign(parameters_.size(), false);
   round_.reset();
-  armed_ = prepared_ = false;
+  prepared_ = buffers_sent_ = false;
   if (missing.empty() && order_ == Order::kAssumed && !options_.find_unused_parameters) {
     order_ = Order::kSeen;
+    seen_order_ = arrivals_;
   }
   return {std::move(reducing), options_.find_unused_parameters ? std::vector<size_t>() : missing};
 }
@@ -330,10 +357,10 @@ std::string Reducer::complain_of(const std::vector<size_t>& missing) const {
 }
 
 // At the end of a backward() of torch's engine.
-void Reducer::end_backward() {
+void Reducer::end_backward(uint64_t owner) {
   {
     const Lock lock(mutex_);
-    if (!round_) return;
+    if (!round_ || round_->owner != owner) return;
   }
   const auto [reducing, missing] =
       finish_round([](const at::Tensor& parameter) { return parameter.grad(); });
@@ -352,9 +379,10 @@ void Reducer::Stage::on_all(const Earlier& earlier, std::function<void(Result)> 
   if (!reducer || !reducer->synchronizes()) return done({});
   {
     Lock lock(reducer->mutex_);
-    const bool others_may = reducer->armed_ && reducer->options_.find_unused_parameters;
-    if (!reducer->round_ && !others_may) return done({});
-    reducer->round_of(Pass::kOfContext, lock);
+    const bool has_round = reducer->round_ && reducer->round_->owner == owner_;
+    const bool others_may = armed_.exchange(false) && reducer->options_.find_unused_parameters;
+    if (!has_round && !others_may) return done({});
+    reducer->round_of(Pass::kOfContext, owner_, lock);
   }
   auto [reducing, missing] = reducer->finish_round(earlier);
   std::vector<Future<void>> all;
@@ -391,12 +419,17 @@ void Reducer::begin_join(bool average_over_active) {
   prepared_ = false;
 }
 
+void Reducer::cancel_join() {
+  const Lock lock(mutex_);
+  joining_ = average_over_active_ = false;
+}
+
 Future<int> Reducer::depart() { return channel_->depart(); }
 
 void Reducer::end_join(int last) {
   {
     const Lock lock(mutex_);
-    joining_ = average_over_active_ = prepared_ = false;
+    joining_ = average_over_active_ = prepared_ = buffers_sent_ = false;
     active_ = channel_->everybody();
     // Some may have seen more passes than others.
     assume_order();

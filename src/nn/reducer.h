@@ -26,6 +26,10 @@
 #include "nn/replicas.h"
 #include "weft/nn/distributed_data_parallel.h"
 
+namespace weft::autograd {
+class ContextState;
+}
+
 namespace weft::nn {
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
@@ -46,6 +50,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // Of join.
   void begin_join(bool average_over_active);
+  void cancel_join();
   Future<int> depart();
   /// All have departed, `last` as the last one.
   void end_join(int last);
@@ -58,6 +63,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   enum class Pass { kOfEngine, kOfContext };
   struct Round {
     Pass pass;
+    uint64_t owner;  // the stage, or the end of a backward(), that it belongs to
     BucketProgress progress;
     std::vector<at::Tensor> gradients;  // by parameter
     std::vector<Reducing> reducing;
@@ -66,22 +72,23 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   void find_parameters(torch::nn::Module& module);
   void add_hooks();
+  Stage& stage_in(autograd::ContextState& context);
   bool synchronizes() const { return paused_ == 0; }
   void assume_order();
   void plan(const std::vector<size_t>& order);
   void prepare_round(bool training);
   void take_over_order();
 
-  Round& round_of(Pass pass, Lock& lock);
-  void on_gradient(Pass pass, size_t parameter, const at::Tensor& gradient);
+  Round& round_of(Pass pass, uint64_t owner, Lock& lock);
+  void on_gradient(Pass pass, uint64_t owner, size_t parameter, const at::Tensor& gradient);
   std::vector<bool>& used_in(Pass pass) { return used_[pass == Pass::kOfContext]; }
   void begin_reductions(Round& round, const std::vector<size_t>& buckets);
-  void drop_unfinished_round(const std::string& cause);
+  void drop_unfinished_round(uint64_t owner, const std::string& cause);
   /// Ends the round: all reductions have begun, and what it left out.
   std::pair<std::vector<Reducing>, std::vector<size_t>> finish_round(
       const autograd::LeafStage::Earlier& earlier);
   std::string complain_of(const std::vector<size_t>& missing) const;
-  void end_backward();
+  void end_backward(uint64_t owner);
 
   const std::shared_ptr<collective::Group> group_;
   const std::shared_ptr<collective::Channel> channel_;
@@ -92,16 +99,18 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<Bucketed> bucketed_;
   std::unordered_map<c10::TensorImpl*, size_t> index_;
   std::vector<std::unique_ptr<autograd::LeafHook>> hooks_;
-  weft::detail::Ref<Stage> stage_;
   std::atomic<int> paused_{0};
 
   std::mutex mutex_;
   BucketPlan plan_;
   std::optional<Round> round_;
   std::array<std::vector<bool>, 2> used_;  // since the last round of that kind, by parameter
-  bool prepared_ = false;                  // a forward has happened since then
-  bool armed_ = false;                     // a forward has happened in a context
-  std::vector<size_t> arrivals_;
+  std::mutex preparing_;                   // of one forward at a time
+  bool prepared_ = false;                  // a forward has happened since the last round
+  bool buffers_sent_ = false;              // one in training has
+  std::atomic<uint64_t> last_owner_{0};
+  std::vector<size_t> arrivals_;  // of this round
+  std::vector<size_t> seen_order_;
   enum class Order { kAssumed, kSeen, kAgreed } order_ = Order::kAssumed;
   bool joining_ = false;
   bool average_over_active_ = false;

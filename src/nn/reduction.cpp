@@ -70,7 +70,7 @@ at::Tensor as_sparse(const Reduced& each) {
   const auto options = each.parameter.options().layout(at::kSparse).requires_grad(false);
   if (!each.gradient.defined()) return at::zeros(each.parameter.sizes(), options).cpu();
   const at::Tensor gradient = each.gradient.detach().cpu();
-  return (gradient.is_sparse() ? gradient : gradient.to_sparse()).coalesce();
+  return (gradient.is_sparse() ? gradient : gradient.to_sparse(1)).coalesce();
 }
 
 void check_sparse(const at::Tensor& parameter, const Tensors& part) {

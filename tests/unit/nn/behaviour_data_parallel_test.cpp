@@ -256,6 +256,24 @@ struct BatchesImpl : torch::nn::Module {
   torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(6))};
   torch::nn::Linear layer{register_module("layer", torch::nn::Linear(6, 3))};
 };
+// One member evaluates with gradients on, which the others do not.
+TEST_F(Behaviour40_DataParallel, AnEvaluationByOneMemberDoesNotUpsetTheOthers) {
+  std::vector<Tensors> got(2);
+  on_members(2, [&](const Member& member) {
+    DistributedDataParallel<BatchesImpl> net(std::make_shared<BatchesImpl>(), member.group);
+    for (int64_t step = 0; step < 3; ++step) {
+      if (member.rank == 0) {
+        net.eval();
+        net.forward(input(0, step));
+        net.train();
+      }
+      distance(net.forward(input(member.rank, step)), target(member.rank, step)).backward();
+    }
+    got[static_cast<size_t>(member.rank)] = grads(*net.module());
+  });
+  expect_alike(got);
+}
+
 // Bringing buffers for the second forward must not spoil what the first one keeps for backward.
 TEST_F(Behaviour40_DataParallel, BuffersComeBetweenTwoForwardsOfOnePass) {
   on_members(2, [&](const Member& member) {

@@ -213,6 +213,30 @@ TEST_P(DataParallelFailingPass, OfOneMemberEndsItForTheOthers) {
   for (const std::string& each : later) EXPECT_NE(each, "") << "a later pass must fail too";
 }
 
+// A tensor hook of the one runs the other.
+TEST_F(DataParallelFailure, PassesOfTwoContextsDoNotMix) {
+  on_members(1, [&](const Member& member) {
+    DistributedDataParallel<NetImpl> net(std::make_shared<NetImpl>(), member.group, kSmallBuckets);
+    Context first(member.agent);
+    at::Tensor hidden = input(0, 0).set_requires_grad(true);
+    const at::Tensor loss = net.forward(hidden * 1).sum();
+    std::optional<Error> refused;
+    net.module()->first->weight.register_hook([&](const at::Tensor&) {
+      std::thread([&] {
+        Context second(member.agent);
+        try {
+          second.backward({net.forward(input(0, 1)).sum()});
+        } catch (const Error& error) {
+          refused = error;
+        }
+      }).join();
+    });
+    first.backward({loss});
+    ASSERT_TRUE(refused);
+    EXPECT_THAT(refused->message(), HasSubstr("another backward pass"));
+  });
+}
+
 TEST_F(DataParallelFailure, WhoIsLeftMakesANewReplica) {
   std::vector<Tensors> got(2);
   on_members(2, [&](const Member& member) {
