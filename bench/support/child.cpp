@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/child.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -13,7 +14,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <stdexcept>
 
 #include "support/system_error.h"
@@ -50,6 +50,19 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   for (std::string& string : strings) pointers.push_back(string.data());
   pointers.push_back(nullptr);
   return pointers;
+}
+
+// Not std::filesystem: libtorch 2.11 exports a broken copy of it that is found first.
+std::vector<pid_t> threads_of(pid_t process) {
+  const std::string path = "/proc/" + std::to_string(process) + "/task";
+  DIR* directory = opendir(path.c_str());
+  check_system(directory ? 0 : -1, "opendir");
+  std::vector<pid_t> threads;
+  while (const dirent* entry = readdir(directory)) {
+    if (entry->d_name[0] != '.') threads.push_back(std::stoi(entry->d_name));
+  }
+  closedir(directory);
+  return threads;
 }
 
 // Between fork and exec: system calls only, everything else was prepared before.
@@ -153,9 +166,7 @@ void Child::move_to(int cpu) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   CPU_SET(static_cast<size_t>(cpu), &cpus);
-  for (const auto& thread :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {
-    const pid_t id = std::stoi(thread.path().filename());
+  for (const pid_t id : threads_of(pid_)) {
     if (sched_setaffinity(id, sizeof(cpus), &cpus) != 0 && errno != ESRCH) {
       check_system(-1, "sched_setaffinity");
     }

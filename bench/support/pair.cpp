@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "support/pair.h"
 
-#include <stdlib.h>
-
 #include <stdexcept>
-#include <system_error>
 
 #include "support/torch_rpc.h"
 
@@ -34,21 +31,9 @@ AnchorPair::AnchorPair(const std::string& server_role, const std::string& caller
     : server_({role_command(server_role, {}), {}, cpu}),
       caller_({role_command(caller_role, {server_.read_line()}), {}, cpu}) {}
 
-ScratchDirectory::ScratchDirectory() {
-  std::string name = std::filesystem::temp_directory_path() / "weft-bench-XXXXXX";
-  if (mkdtemp(name.data()) == nullptr)
-    throw std::system_error(errno, std::generic_category(), "mkdtemp");
-  path_ = name;
-}
-
-ScratchDirectory::~ScratchDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 WorkerPair WorkerPair::weft(const std::string& spin, std::optional<int> cpu) {
   WorkerPair pair;
-  const std::string rendezvous = pair.directory_->file("rendezvous");
+  const std::string rendezvous = pair.directory_->path() + "/rendezvous";
   pair.callee_ = std::make_unique<Child>(weft_worker("weft_callee", 1, rendezvous, spin, cpu));
   pair.caller_ = std::make_unique<Child>(weft_worker("weft_caller", 0, rendezvous, spin, cpu));
   pair.wait_until_ready();
@@ -66,7 +51,7 @@ WorkerPair WorkerPair::torch_ddp(const std::string& scripts) {
 WorkerPair WorkerPair::python(const std::string& script,
                               const std::vector<std::string>& arguments) {
   WorkerPair pair;
-  const std::string rendezvous = pair.directory_->file("rendezvous");
+  const std::string rendezvous = pair.directory_->path() + "/rendezvous";
   pair.callee_ = std::make_unique<Child>(python_worker(script, 1, rendezvous, arguments));
   pair.caller_ = std::make_unique<Child>(python_worker(script, 0, rendezvous, arguments));
   pair.wait_until_ready();

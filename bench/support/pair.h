@@ -3,12 +3,12 @@
 
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/temporary_directory.h"
 #include "support/child.h"
 #include "support/samples.h"
 
@@ -27,17 +27,6 @@ class AnchorPair {
   // The caller goes first: its socket closes and ends the server.
   Child server_;
   Child caller_;
-};
-
-/// A directory that is removed again.
-class ScratchDirectory {
- public:
-  ScratchDirectory();
-  ~ScratchDirectory();
-  std::string file(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// Two workers that meet at a rendezvous file; ready when the constructor returns.
@@ -64,7 +53,8 @@ class WorkerPair {
   static WorkerPair python(const std::string& script, const std::vector<std::string>& arguments);
   void wait_until_ready();
 
-  std::unique_ptr<ScratchDirectory> directory_ = std::make_unique<ScratchDirectory>();
+  std::unique_ptr<weft::base::TemporaryDirectory> directory_ =
+      std::make_unique<weft::base::TemporaryDirectory>("weft-bench");
   std::unique_ptr<Child> callee_;
   std::unique_ptr<Child> caller_;
 };
