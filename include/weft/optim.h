@@ -117,11 +117,15 @@ class AnyDistributedOptimizer {
   std::unique_ptr<OptimizerDriver> driver_;
 };
 
-/// Parameters with options of their own.
+/// Parameters, maybe with options of their own. Not an aggregate: g++ 12 breaks down over one in a
+/// nested list that leaves the options out.
 template <typename Options>
 struct ParameterGroup {
+  ParameterGroup(std::vector<RRef<at::Tensor>> of, std::optional<Options> with = std::nullopt)
+      : parameters(std::move(of)), options(std::move(with)) {}
+
   std::vector<RRef<at::Tensor>> parameters;
-  std::optional<Options> options = std::nullopt;
+  std::optional<Options> options;
 };
 
 template <typename Opt>

@@ -46,13 +46,18 @@ TEST_F(Behaviour38_Optimizer, ReportsWhatEveryOwnerDid) {
   }
 }
 
+using References = std::vector<RRef<at::Tensor>>;
+
+// Lists in a list, the second without options: g++ 12 broke down over it.
+optim::DistributedOptimizer<SGD>::Groups two_groups(const References& first,
+                                                    const References& second) {
+  return {{first, SGDOptions(0.1).momentum(0.9)}, {second}};
+}
+
 TEST_F(Behaviour38_Optimizer, GroupsHaveOptionsOfTheirOwn) {
   auto all = references();
-  using Group = optim::ParameterGroup<SGDOptions>;
   optim::DistributedOptimizer<SGD> optimizer(
-      group[0],
-      {Group{{all[0], all[3], all[7]}, SGDOptions(0.1).momentum(0.9)},
-       Group{{all[1], all[4], all[6], all[2]}}},
+      group[0], two_groups({all[0], all[3], all[7]}, {all[1], all[4], all[6], all[2]}),
       SGDOptions(0.02));
   const auto tensors = local_tensors();
   SGD here({torch::optim::OptimizerParamGroup(
