@@ -32,17 +32,21 @@ struct GroupOptions {
   Timeout timeout = std::chrono::minutes(5);
   /// How long new_group waits for the other members.
   Timeout meeting_timeout = std::chrono::seconds(60);
+  /// Whether tensors on GPUs go from one to the other by NCCL, where all members have it and a GPU
+  /// of their own. Then, in one operation, all tensors are on GPUs or none; if not, each may be
+  /// anywhere.
+  bool nccl = true;
 };
 
 /// A handle to a group; copies refer to the same one. Every member calls the same operations in the
-/// same order, from whichever thread; one that only sends may be some thousand ahead. What the
-/// members find they disagree about, or a member that is lost, ends the operations of all of them
-/// with an error, and the group with it: later ones throw the same error at once, and a new group
-/// may be made of those who are left. After an error tensors may have any value.
+/// same order, from whichever thread; one that only sends little may be some thousand ahead. What
+/// the members find they disagree about, or a member that is lost, ends the operations of all of
+/// them with an error, and the group with it: later ones throw the same error at once, and a new
+/// group may be made of those who are left. After an error tensors may have any value.
 ///
 /// It uses the connections and the threads of the agent, so it needs no address of its own, and
 /// calls go on beside it. Tensors must not be changed while an operation on them is going on. Those
-/// on an accelerator travel through the CPU.
+/// on GPUs travel by NCCL, which has connections of its own, or else through the CPU.
 class ProcessGroup {
  public:
   /// This worker's rank in the group: its place among the names it was made with.

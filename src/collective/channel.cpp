@@ -86,16 +86,10 @@ Future<Outcome> Channel::start(const Terms& terms, const std::vector<int>& ranks
   return outcome;
 }
 
-// What cannot be sent ends the operation as what comes does.
 void Channel::begin(const OperationRef& operation) {
-  try {
-    const c10::AutoGradMode off(false);
+  attempt(*operation, [&] {
     if (!failure()) send(*operation, operation->course->begin());
-  } catch (const abi::__forced_unwind&) {
-    throw;
-  } catch (const std::exception& error) {
-    fail_and_tell(failure_of(*operation, error));
-  }
+  });
   Lock lock(mutex_);
   operation->advancing = false;
   advance(operation, lock);
@@ -325,19 +319,10 @@ void Channel::advance(const OperationRef& operation, Lock& lock) {
       parts.resize(operation->ranks.size());
     }
     operation->advancing = true;
+    // What this member waits for from now on, while it works too.
+    operation->phase = static_cast<uint8_t>(phase + 1);
     lock.unlock();
-    try {
-      const c10::AutoGradMode off(false);
-      Course::Sendings next = operation->course->go_on(phase, std::move(parts));
-      lock.lock();
-      operation->phase = static_cast<uint8_t>(phase + 1);
-      lock.unlock();
-      send(*operation, std::move(next));
-    } catch (const abi::__forced_unwind&) {
-      throw;
-    } catch (const std::exception& error) {
-      fail_and_tell(failure_of(*operation, error));
-    }
+    if (!take_step(operation, phase, std::move(parts))) return;
     lock.lock();
     operation->advancing = false;
   }
@@ -345,6 +330,47 @@ void Channel::advance(const OperationRef& operation, Lock& lock) {
   const Error error = *failure_;
   lock.unlock();
   if (operation->outcome->claim()) operation->outcome->settle_error(error, outside_->sink());
+}
+
+// What cannot be sent ends the operation as what comes does.
+template <typename F>
+void Channel::attempt(Operation& operation, const F& step) {
+  try {
+    const c10::AutoGradMode off(false);
+    step();
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail_and_tell(failure_of(operation, error));
+  }
+}
+
+// Whether it is over. If not, somebody else works, and on_worked() is next.
+bool Channel::take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> parts) {
+  Course& course = *operation->course;
+  bool over = true;
+  attempt(*operation, [&] {
+    if (!course.works_elsewhere(phase)) {
+      return send(*operation, course.go_on(phase, std::move(parts)));
+    }
+    course.work_elsewhere(std::move(parts),
+                          [self = shared_from_this(), operation, phase](const auto& error) {
+                            self->on_worked(operation, phase, error);
+                          });
+    over = false;
+  });
+  return over;
+}
+
+void Channel::on_worked(const OperationRef& operation, uint8_t phase,
+                        const std::exception_ptr& error) {
+  attempt(*operation, [&] {
+    if (error) std::rethrow_exception(error);
+    send(*operation, operation->course->go_on(phase, {}));
+  });
+  Lock lock(mutex_);
+  operation->advancing = false;
+  advance(operation, lock);
 }
 
 // Under the lock, which it releases.
@@ -365,33 +391,40 @@ void Channel::finish(const OperationRef& operation, Lock& lock) {
 
 // --- failing ---------------------------------------------------------------------------------
 
-void Channel::fail(const Error& error) {
-  std::vector<OperationRef> failed;
+// What is to be ended then; nothing if it had failed before.
+std::optional<std::vector<Channel::OperationRef>> Channel::mark_failed(const Error& error) {
   std::map<uint64_t, std::vector<Early>> early;
-  {
-    Lock lock(mutex_);
-    if (failure_) return;
-    failure_ = error;
-    // Who works on one, and may be writing to its tensors, ends it.
-    for (const auto& [number, operation] : operations_) {
-      if (!operation->advancing) failed.push_back(operation);
-    }
-    operations_.clear();
-    early.swap(early_);
-    early_parts_ = 0;
+  std::vector<OperationRef> failed;
+  Lock lock(mutex_);
+  if (failure_) return std::nullopt;
+  failure_ = error;
+  // Who works on one, and may be writing to its tensors, ends it.
+  for (const auto& [number, operation] : operations_) {
+    if (!operation->advancing) failed.push_back(operation);
   }
-  for (const OperationRef& operation : failed) {
+  operations_.clear();
+  early.swap(early_);
+  early_parts_ = 0;
+  lock.unlock();
+  return failed;
+}
+
+void Channel::end_all(const std::vector<OperationRef>& operations, const Error& error) {
+  for (const OperationRef& operation : operations) {
     if (operation->outcome->claim()) operation->outcome->settle_error(error, outside_->sink());
   }
 }
 
+void Channel::fail(const Error& error) {
+  if (const auto failed = mark_failed(error)) end_all(*failed, error);
+}
+
+// The others first: who waits here may go on to shut down.
 void Channel::fail_and_tell(const Error& error) {
-  {
-    Lock lock(mutex_);
-    if (failure_) return;
-  }
-  fail(error);
+  const auto failed = mark_failed(error);
+  if (!failed) return;
   outside_->tell_failed(error);
+  end_all(*failed, error);
 }
 
 std::optional<Error> Channel::failure() const {
@@ -418,6 +451,8 @@ std::map<int, Channel::Awaited> Channel::missing(base::Time since) {
       if (now < operation->deadline || late) continue;
       std::vector<std::string> names;
       for (const int rank : missing) names.push_back(outside_->name(rank));
+      // If all have done their part, it is this member that has not.
+      if (names.empty() && operation->advancing) names.push_back(outside_->name(rank_));
       late = Error(
           ErrorCode::kTimeout,
           fmt::format("{} took longer than {} s; missing: {}", title(number, operation->terms),

@@ -117,7 +117,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::vector<int> missing_of(const Operation& operation) const;
   void advance(const OperationRef& operation, Lock& lock);
   void advance_later(const OperationRef& operation);
+  bool take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> parts);
+  void on_worked(const OperationRef& operation, uint8_t phase, const std::exception_ptr& error);
+  template <typename F>
+  void attempt(Operation& operation, const F& step);
   void finish(const OperationRef& operation, Lock& lock);
+  std::optional<std::vector<OperationRef>> mark_failed(const Error& error);
+  void end_all(const std::vector<OperationRef>& operations, const Error& error);
   int conclude_epoch();
   bool has_left() const;
   void on_departed();

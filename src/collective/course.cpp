@@ -81,11 +81,7 @@ class ReduceByShares final : public Course {
   }
 
   Sendings begin() override {
-    Sendings sendings;
-    for (size_t i = 0; i < shares_.size(); ++i) {
-      if (i != place().own) sendings.push_back({i, 0, shares_[i]});
-    }
-    return sendings;
+    return to_each_other(0, [this](size_t i) { return shares_[i]; });
   }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
   Sendings go_on(uint8_t phase, std::vector<Tensors> parts) override {
@@ -121,6 +117,30 @@ class Broadcast final : public Course {
   }
 
  private:
+  Tensors tensors_;
+  const size_t root_;
+};
+
+// The root waits until all are there to take it: else one that is late would have to keep whatever
+// the root has sent by then. All tell all, so that everybody knows who is late.
+class BroadcastOfMuch final : public Course {
+ public:
+  BroadcastOfMuch(Place place, Tensors tensors, size_t root)
+      : Course(place, 2), tensors_(std::move(tensors)), root_(root) {}
+
+  Sendings begin() override { return to_others(0, {}); }
+  bool expects(uint8_t phase, size_t from) const override {
+    return phase == 0 ? from != place().own : !is_root() && from == root_;
+  }
+  Sendings go_on(uint8_t phase, std::vector<Tensors> parts) override {
+    if (phase == 0) return is_root() ? to_others(1, tensors_) : Sendings();
+    if (!is_root()) copy(tensors_, parts[root_]);
+    return {};
+  }
+
+ private:
+  bool is_root() const { return place().own == root_; }
+
   Tensors tensors_;
   const size_t root_;
 };
@@ -162,11 +182,7 @@ class ReduceScatter final : public Course {
       : Course(place, 1), tensors_(std::move(tensors)), folding_(folding) {}
 
   Sendings begin() override {
-    Sendings sendings;
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      if (i != place().own) sendings.push_back({i, 0, {tensors_[i]}});
-    }
-    return sendings;
+    return to_each_other(0, [this](size_t i) { return Tensors{tensors_[i]}; });
   }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
   Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
@@ -193,6 +209,9 @@ std::unique_ptr<Course> all_reduce_course(Place place, Tensors tensors, const Fo
 }
 
 std::unique_ptr<Course> broadcast_course(Place place, Tensors tensors, size_t root) {
+  if (bytes_of(tensors) > kFewBytes) {
+    return std::make_unique<BroadcastOfMuch>(place, std::move(tensors), root);
+  }
   return std::make_unique<Broadcast>(place, std::move(tensors), root);
 }
 

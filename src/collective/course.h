@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -45,17 +47,28 @@ class Course {
   /// Every part that was expected is there, by place. Throws kBadMessage for what does not fit.
   virtual Sendings go_on(uint8_t phase, std::vector<Tensors> parts) = 0;
 
+  /// Whether go_on has to wait for work that others do, on a thread of theirs. They begin when the
+  /// parts are there, and call `done`, once, with what failed or null; go_on gets no parts then.
+  virtual bool works_elsewhere(uint8_t) const { return false; }
+  using Done = std::function<void(std::exception_ptr)>;
+  virtual void work_elsewhere(std::vector<Tensors>, Done) {}
+
   /// Once it is over: what it gives to this member, if that is no tensor it was given.
   virtual std::vector<Tensors> take_result() { return {}; }
 
  protected:
-  /// The same to all others.
-  Sendings to_others(uint8_t phase, const Tensors& tensors) const {
+  /// What `what` gives for its place, to every other.
+  template <typename F>
+  Sendings to_each_other(uint8_t phase, const F& what) const {
     Sendings sendings;
     for (size_t i = 0; i < place_.size; ++i) {
-      if (i != place_.own) sendings.push_back({i, phase, tensors});
+      if (i != place_.own) sendings.push_back({i, phase, what(i)});
     }
     return sendings;
+  }
+  /// The same to all others.
+  Sendings to_others(uint8_t phase, const Tensors& tensors) const {
+    return to_each_other(phase, [&](size_t) { return tensors; });
   }
 
  private:

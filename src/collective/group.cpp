@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "collective/groups.h"
+#include "collective/nccl_comm.h"
 #include "collective/part_call.h"
 #include "collective/reserved_functions.h"
 #include "rpc/own_call.h"
@@ -78,7 +79,8 @@ Group::Group(rpc::AgentCore& agent, uint64_t id, std::vector<WorkerInfo> members
       id_(id),
       members_(std::move(members)),
       rank_(rank),
-      timeout_(options.timeout) {
+      timeout_(options.timeout),
+      nccl_(options.nccl) {
   own_ = open_channel();
 }
 
@@ -88,6 +90,7 @@ Group::~Group() {
     if (!failure) failure = channel->failure();
     channel->fail(Error(ErrorCode::kInvalidArgument, "the group was destroyed"));
   }
+  if (!failure && !closed_failures_.empty()) failure = closed_failures_.begin()->second;
   if (const auto agent = agent_.lock()) Groups::of(*agent).forget(id_, failure);
 }
 
@@ -118,6 +121,19 @@ std::shared_ptr<Channel> Group::open_channel() {
   const auto channel = found != channels_.end() ? found->second : make_channel(next_channel_);
   channels_[next_channel_++] = channel;
   return channel;
+}
+
+Line Group::line(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda()) return Line(own_);
+  const std::lock_guard lock(connecting_);
+  if (!connected_) connected_.emplace(connect(own_, tensor.device()));
+  return *connected_;
+}
+
+Line Group::connect(const std::shared_ptr<Channel>& channel, at::Device device) const {
+  if (!nccl_ || !device.is_cuda()) return Line(channel);
+  auto comm = make_nccl_comm(channel->place_in(channel->everybody()), device);
+  return Line(channel, DeviceLane::meet(channel, device, std::move(comm)));
 }
 
 void Group::close_channel(Channel& channel) {

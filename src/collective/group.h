@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "collective/channel.h"
+#include "collective/line.h"
 #include "rpc/agent_core.h"
 #include "weft/process_group.h"
 
@@ -35,6 +36,13 @@ class Group : public std::enable_shared_from_this<Group> {
 
   /// The one that operations of the group itself use.
   Channel& channel() { return *own_; }
+  bool uses_nccl() const { return nccl_; }
+  /// How its own operations on `tensor`, and others there, go.
+  Line line(const at::Tensor& tensor);
+  /// How those of `channel` do. If `device` is one, the members connect theirs: they all call it,
+  /// each in the same place of the channel's order.
+  Line connect(const std::shared_ptr<Channel>& channel, at::Device device) const;
+
   /// A sequence of operations beside the others'; every member opens the same ones in the same
   /// order.
   std::shared_ptr<Channel> open_channel();
@@ -59,6 +67,9 @@ class Group : public std::enable_shared_from_this<Group> {
   const std::vector<WorkerInfo> members_;
   const int rank_;
   const Timeout timeout_;
+  const bool nccl_;
+  std::mutex connecting_;
+  std::optional<Line> connected_;  // since the first operation on an accelerator
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Channel>> channels_;
   std::map<uint32_t, Error> closed_failures_;

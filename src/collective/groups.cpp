@@ -33,6 +33,7 @@ const size_t part_index = rpc::register_agent_part(&make_groups);
 struct Proposal {
   std::vector<std::string> names;
   int64_t timeout_ns = 0;
+  bool nccl = true;
   uint64_t id = 0;  // the first member's counts
 };
 
@@ -53,6 +54,11 @@ void check_same(const std::string& own, const Proposal& mine, const std::string&
                 fmt::format("new_group {}: {} wants a timeout of {} s, {} of {} s",
                             list(mine.names), own, static_cast<double>(mine.timeout_ns) * 1e-9,
                             other, static_cast<double>(theirs.timeout_ns) * 1e-9));
+  }
+  if (mine.nccl != theirs.nccl) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("new_group {}: {} wants NCCL, {} does not", list(mine.names),
+                            mine.nccl ? own : other, mine.nccl ? other : own));
   }
 }
 
@@ -88,7 +94,7 @@ std::shared_ptr<Group> Groups::make(Agent& agent, const std::vector<std::string>
   for (const std::string& name : names) members.push_back(agent.info(name));
   check_names(names, self);
 
-  Proposal mine{names, Timeout(options.timeout).count(), 0};
+  Proposal mine{names, Timeout(options.timeout).count(), options.nccl, 0};
   {
     const std::lock_guard lock(mutex_);
     mine.id = (static_cast<uint64_t>(runtime_->self().info.id) << 32) | next_++;

@@ -72,7 +72,7 @@ class Groups final : public rpc::AgentPart, public std::enable_shared_from_this<
   std::map<uint64_t, std::weak_ptr<Group>> groups_;
   std::map<uint64_t, Error> gone_;  // groups that had failed
   std::set<Waited> asked_;          // and not answered
-  std::map<Waited, int> strikes_;  // how often they seemed to be gone, when asked last
+  std::map<Waited, int> strikes_;   // how often they seemed to be gone, when asked last
   std::shared_ptr<rpc::Alarm> alarm_;
 };
 

@@ -14,9 +14,9 @@
 
 namespace weft {
 
-using collective::all_gather_course;
 using collective::Channel;
 using collective::Kind;
+using collective::Line;
 using collective::Outcome;
 using collective::Tensors;
 using collective::Terms;
@@ -40,13 +40,28 @@ const std::vector<WorkerInfo>& ProcessGroup::members() const { return group_->me
 
 namespace {
 
-Future<Outcome> begin_all_reduce(Channel& channel, const Travelling& travelling, const Terms& terms,
-                                 ReduceOp op) {
-  const auto members = static_cast<size_t>(channel.size());
-  return channel.start(
-      terms, channel.everybody(),
-      collective::all_reduce_course(channel.place_in(channel.everybody()), {travelling.flat()},
-                                    collective::folding_of(op, members)));
+// An operation of all members in which one tensor gets another value.
+struct InPlace {
+  Travelling travelling;
+  Future<Outcome> outcome;
+};
+
+InPlace begin_all_reduce(collective::Group& group, const at::Tensor& tensor, ReduceOp op) {
+  const Terms terms = terms_of(Kind::kAllReduce, {tensor}, op);
+  const Line line = group.line(tensor);
+  const std::vector<int>& all = line.channel()->everybody();
+  const Travelling travelling(tensor, line.is_direct(Kind::kAllReduce, {tensor}, all, op));
+  const auto folding = collective::folding_of(op, all.size());
+  return {travelling, line.all_reduce(terms, {travelling.flat()}, all, folding)};
+}
+
+InPlace begin_broadcast(collective::Group& group, const at::Tensor& tensor, int root) {
+  group.check_rank(root);
+  const Terms terms = terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, root);
+  const Line line = group.line(tensor);
+  const std::vector<int>& all = line.channel()->everybody();
+  const Travelling travelling(tensor, line.is_direct(Kind::kBroadcast, {tensor}, all));
+  return {travelling, line.broadcast(terms, {travelling.flat()}, all)};
 }
 
 void end_all_reduce(const Travelling& travelling, const Outcome& outcome) {
@@ -59,42 +74,35 @@ void end_all_reduce(const Travelling& travelling, const Outcome& outcome) {
 }  // namespace
 
 Future<void> ProcessGroup::all_reduce_async(const at::Tensor& tensor, ReduceOp op) const {
-  const Terms terms = terms_of(Kind::kAllReduce, {tensor}, op);
-  const Travelling travelling(tensor);
-  return result_of<void>(
-      begin_all_reduce(group_->channel(), travelling, terms, op), group_,
-      [travelling](const Outcome& outcome) { end_all_reduce(travelling, outcome); });
+  const InPlace begun = begin_all_reduce(*group_, tensor, op);
+  return result_of<void>(begun.outcome, group_,
+                         [travelling = begun.travelling](const Outcome& outcome) {
+                           end_all_reduce(travelling, outcome);
+                         });
 }
 
 // Without a thread between the one that brings the last part and this one.
 void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
-  const Terms terms = terms_of(Kind::kAllReduce, {tensor}, op);
-  const Travelling travelling(tensor);
-  end_all_reduce(travelling, begin_all_reduce(group_->channel(), travelling, terms, op).wait());
+  const InPlace begun = begin_all_reduce(*group_, tensor, op);
+  end_all_reduce(begun.travelling, begun.outcome.wait());
 }
 
 Future<void> ProcessGroup::broadcast_async(const at::Tensor& tensor, int root) const {
-  group_->check_rank(root);
-  const Terms terms = terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, root);
-  Channel& channel = group_->channel();
-  const Travelling travelling(tensor);
-  auto course = collective::broadcast_course(channel.place_in(channel.everybody()),
-                                             {travelling.flat()}, static_cast<size_t>(root));
-  return result_of<void>(channel.start(terms, channel.everybody(), std::move(course)), group_,
-                         [travelling](const Outcome&) { travelling.bring_back(); });
+  const InPlace begun = begin_broadcast(*group_, tensor, root);
+  return result_of<void>(begun.outcome, group_, [travelling = begun.travelling](const Outcome&) {
+    travelling.bring_back();
+  });
 }
 
 Future<std::vector<at::Tensor>> ProcessGroup::all_gather_async(const at::Tensor& tensor) const {
   const Terms terms = terms_of(Kind::kAllGather, {tensor});
-  Channel& channel = group_->channel();
-  auto course = all_gather_course(channel.place_in(channel.everybody()), {tensor.detach().cpu()});
-  return result_of<std::vector<at::Tensor>>(
-      channel.start(terms, channel.everybody(), std::move(course)), group_,
-      [device = tensor.device()](const Outcome& outcome) {
-        std::vector<at::Tensor> all;
-        for (const Tensors& each : outcome.parts) all.push_back(each.at(0).to(device));
-        return all;
-      });
+  return result_of<std::vector<at::Tensor>>(group_->line(tensor).all_gather(terms, tensor), group_,
+                                            [device = tensor.device()](const Outcome& outcome) {
+                                              std::vector<at::Tensor> all;
+                                              for (const Tensors& each : outcome.parts)
+                                                all.push_back(each.at(0).to(device));
+                                              return all;
+                                            });
 }
 
 Future<at::Tensor> ProcessGroup::reduce_scatter_async(const std::vector<at::Tensor>& tensors,
@@ -105,14 +113,9 @@ Future<at::Tensor> ProcessGroup::reduce_scatter_async(const std::vector<at::Tens
                             size()));
   }
   const Terms terms = terms_of(Kind::kReduceScatter, tensors, op);
-  Channel& channel = group_->channel();
-  Tensors flat;
-  for (const at::Tensor& each : tensors) flat.push_back(each.detach().cpu().contiguous().view(-1));
-  auto course =
-      collective::reduce_scatter_course(channel.place_in(channel.everybody()), std::move(flat),
-                                        collective::folding_of(op, static_cast<size_t>(size())));
+  const auto folding = collective::folding_of(op, static_cast<size_t>(size()));
   return result_of<at::Tensor>(
-      channel.start(terms, channel.everybody(), std::move(course)), group_,
+      group_->line(tensors.front()).reduce_scatter(terms, tensors, folding), group_,
       [own = tensors[static_cast<size_t>(rank())].detach()](const Outcome& outcome) {
         return outcome.parts.at(0).at(0).view(own.sizes()).to(own.device());
       });

@@ -26,6 +26,8 @@ const char* name(Kind kind) {
       return "roll call of join";
     case Kind::kFarewell:
       return "end of join";
+    case Kind::kMeeting:
+      return "the first operation on accelerators";
   }
   return "unknown operation";
 }
@@ -88,8 +90,9 @@ std::string describe(const Terms& terms) {
   std::string text = name(kind);
   if (reduces(kind)) text += fmt::format(" ({})", name(static_cast<ReduceOp>(terms.op)));
   if (kind == Kind::kBroadcast) text += fmt::format(" from rank {}", terms.root);
-  if (kind == Kind::kBarrier || kind == Kind::kRoll || kind == Kind::kFarewell) return text;
-  text += fmt::format(" of {} tensor{}", terms.tensors, terms.tensors == 1 ? "" : "s");
+  if (kind == Kind::kBarrier || kind >= Kind::kRoll) return text;
+  text += fmt::format("{} of {} tensor{}", terms.on_device ? " on accelerators" : "", terms.tensors,
+                      terms.tensors == 1 ? "" : "s");
   if (kind == Kind::kAllGather) return text;
   const bool known = terms.type < static_cast<uint8_t>(c10::ScalarType::NumOptions);
   return text + fmt::format(" with {} elements of {}", terms.elements,

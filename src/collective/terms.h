@@ -23,14 +23,16 @@ enum class Kind : uint8_t {
   kReduceScatter,
   kBarrier,
   kRoll,
-  kFarewell
+  kFarewell,
+  kMeeting
 };
 
 /// What all members must agree on.
 struct Terms {
   uint8_t kind = 0;
   uint8_t op = 0;
-  uint8_t type = 0;  // of the elements
+  uint8_t type = 0;       // of the elements
+  uint8_t on_device = 0;  // from accelerator to accelerator, or 0
   int32_t root = -1;
   uint64_t tensors = 0;
   uint64_t elements = 0;

@@ -1,4 +1,5 @@
-// A tensor as operations of a group take it: flat, contiguous, on the CPU.
+// A tensor as operations of a group take it: flat, contiguous, on the CPU or, if they go from
+// accelerator to accelerator, where it is.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -12,13 +13,13 @@ namespace weft::collective {
 
 class Travelling {
  public:
-  explicit Travelling(const at::Tensor& tensor)
-      : tensor_(tensor.detach()), flat_(collective::flat(tensor_.cpu())) {}
+  Travelling(const at::Tensor& tensor, bool direct)
+      : tensor_(tensor.detach()), flat_(collective::flat(direct ? tensor_ : tensor_.cpu())) {}
 
   const at::Tensor& flat() const { return flat_; }
   /// Brings what was made of it to the tensor, if it travels as a copy.
   void bring_back() const {
-    if (tensor_.is_cpu() && tensor_.is_contiguous()) return;
+    if (tensor_.device() == flat_.device() && tensor_.is_contiguous()) return;
     const c10::AutoGradMode off(false);
     tensor_.copy_(flat_.view(tensor_.sizes()));
   }

@@ -31,6 +31,13 @@ std::set<std::string> sparse_names(torch::nn::Module& module, const DataParallel
   return names;
 }
 
+// The one that gradients are on; the CPU if there is none.
+at::Device first_gpu(const std::vector<at::Tensor>& tensors) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [](const at::Tensor& each) { return each.is_cuda(); });
+  return found == tensors.end() ? at::kCPU : found->device();
+}
+
 // The tensor that `.grad` is stays the same, if there is one of the kind.
 void put_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
   at::Tensor& grad = parameter.mutable_grad();
@@ -51,17 +58,19 @@ class Reducer::EndOfBackward {
   EndOfBackward(std::shared_ptr<Reducer> reducer, uint64_t owner)
       : reducer_(std::move(reducer)), owner_(owner) {}
   ~EndOfBackward() {
-    if (!ran_) reducer_->drop_unfinished_round(owner_, "its backward pass failed");
+    if (awaited_) reducer_->drop_unfinished_round(owner_, "its backward pass failed");
   }
+  /// The engine has it.
+  void await() { awaited_ = true; }
   void run() {
     reducer_->end_backward(owner_);
-    ran_ = true;
+    awaited_ = false;
   }
 
  private:
   const std::shared_ptr<Reducer> reducer_;
   const uint64_t owner_;
-  bool ran_ = false;
+  bool awaited_ = false;
 };
 
 /// The reducer as one context knows it.
@@ -101,7 +110,10 @@ std::shared_ptr<Reducer> Reducer::make(std::shared_ptr<collective::Group> group,
 
 Reducer::Reducer(std::shared_ptr<collective::Group> group, torch::nn::Module& module,
                  const DataParallelOptions& options)
-    : group_(std::move(group)), channel_(group_->open_channel()), options_(options) {
+    : group_(std::move(group)),
+      channel_(group_->open_channel()),
+      line_(channel_),
+      options_(options) {
   try {
     std::vector<NamedTensor> named;
     std::vector<at::Tensor> all;
@@ -111,9 +123,11 @@ Reducer::Reducer(std::shared_ptr<collective::Group> group, torch::nn::Module& mo
       buffers_.push_back(each.value().detach());
     }
     for (const auto& [name, tensor] : named) all.push_back(tensor.detach());
-    check_same(*channel_, group_->members(), named);
+    const at::Device device = group_->uses_nccl() ? first_gpu(all) : at::kCPU;
+    check_same(*channel_, group_->members(), named, device);
     find_parameters(module);
-    broadcast_all(*channel_, channel_->everybody(), all, 0);
+    line_ = group_->connect(channel_, device);
+    broadcast_all(line_, channel_->everybody(), all, 0);
   } catch (...) {
     group_->close_channel(*channel_);
     throw;
@@ -218,7 +232,7 @@ void Reducer::prepare_round(bool training) {
     take_over_order();
   }
   const bool sends = training && !buffers_sent && options_.broadcast_buffers && !buffers_.empty();
-  if (sends) broadcast_all(*channel_, active_, buffers_, active_.front());
+  if (sends) broadcast_all(line_, active_, buffers_, active_.front());
   const Lock lock(mutex_);
   prepared_ = true;
   buffers_sent_ = buffers_sent || training;
@@ -235,7 +249,7 @@ void Reducer::take_over_order() {
   }
   at::Tensor agreed = at::empty({static_cast<int64_t>(order.size())}, at::kLong);
   std::copy(order.begin(), order.end(), agreed.data_ptr<int64_t>());
-  broadcast_all(*channel_, active_, {agreed}, active_.front());
+  broadcast_all(line_, active_, {agreed}, active_.front());
   const int64_t* said = agreed.data_ptr<int64_t>();
   std::vector<bool> seen(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
@@ -260,6 +274,7 @@ Reducer::Round& Reducer::round_of(Pass pass, uint64_t owner, Lock&) {
     if (of_engine) {
       auto end = std::make_shared<EndOfBackward>(shared_from_this(), its_owner);
       autograd::at_end_of_backward([end] { end->run(); });
+      end->await();
     }
     round_.emplace(Round{pass,
                          its_owner,
@@ -299,7 +314,7 @@ void Reducer::begin_reductions(Round& round, const std::vector<size_t>& buckets)
     }
     const bool sparse = bucketed_[plan_[bucket].front()].sparse;
     round.reducing.push_back(sparse ? reduce_sparse(*channel_, terms, std::move(gradients.front()))
-                                    : reduce_dense(*channel_, terms, std::move(gradients)));
+                                    : reduce_dense(line_, terms, std::move(gradients)));
   }
 }
 
@@ -437,7 +452,7 @@ void Reducer::end_join(int last) {
   std::vector<at::Tensor> all = buffers_;
   for (const at::Tensor& each : parameters_) all.push_back(each.detach());
   const c10::AutoGradMode off(false);
-  broadcast_all(*channel_, channel_->everybody(), all, last);
+  broadcast_all(line_, channel_->everybody(), all, last);
 }
 
 }  // namespace weft::nn

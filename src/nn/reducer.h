@@ -92,6 +92,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   const std::shared_ptr<collective::Group> group_;
   const std::shared_ptr<collective::Channel> channel_;
+  collective::Line line_;
   const DataParallelOptions options_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;

@@ -23,12 +23,14 @@ namespace {
 
 // A gradient as it travels: as it lies in memory if that is how the parameter does, which has the
 // same strides on all members.
-at::Tensor flat_of(const at::Tensor& gradient, const at::Tensor& parameter) {
-  if (!parameter.is_non_overlapping_and_dense()) return gradient.cpu().contiguous().view({-1});
+at::Tensor flat_of(const at::Tensor& gradient, const at::Tensor& parameter, at::Device device) {
+  if (!parameter.is_non_overlapping_and_dense()) {
+    return gradient.to(device).contiguous().view({-1});
+  }
   at::Tensor fitting = gradient;
-  if (!gradient.is_cpu() || gradient.strides() != parameter.strides()) {
+  if (gradient.device() != device || gradient.strides() != parameter.strides()) {
     fitting = at::empty_strided(parameter.sizes(), parameter.strides(),
-                                gradient.options().device(at::kCPU));
+                                gradient.options().device(device));
     fitting.copy_(gradient);
   }
   return at::as_strided(fitting, {fitting.numel()}, {1});
@@ -50,12 +52,13 @@ struct Dense {
     const c10::AutoGradMode off(false);
     // If they were few, the result lies apart.
     const Tensors& result = outcome.parts.empty() ? flat : outcome.parts[0];
+    const at::Tensor uses = find_unused ? result.back().cpu() : at::Tensor();
     for (size_t i = 0; i < gradients.size(); ++i) {
       Reduced& each = gradients[i];
       const at::Tensor reduced = from_flat(result[i], each.parameter);
       const bool is_there = reduced.data_ptr() == each.gradient.data_ptr();
       if (!is_there) each.gradient = reduced.to(each.parameter.device());
-      if (find_unused) each.used = result.back()[static_cast<int64_t>(i)].item<double>() != 0;
+      if (find_unused) each.used = uses[static_cast<int64_t>(i)].item<double>() != 0;
     }
     return std::move(gradients);
   }
@@ -83,28 +86,31 @@ void check_sparse(const at::Tensor& parameter, const Tensors& part) {
 
 }  // namespace
 
-Reducing reduce_dense(Channel& channel, const ReductionTerms& terms,
+Reducing reduce_dense(const collective::Line& line, const ReductionTerms& terms,
                       std::vector<Reduced> gradients) {
   const c10::AutoGradMode off(false);
   auto dense = std::make_shared<Dense>();
   dense->find_unused = terms.find_unused;
+  // Of one type, and of one device.
+  const at::Tensor& first = gradients.front().parameter;
+  const bool direct = line.is_direct(Kind::kAllReduce, {first}, terms.ranks);
+  const at::Device device = direct ? first.device() : at::Device(at::kCPU);
   at::Tensor uses;
   if (terms.find_unused) {
     uses = at::zeros({static_cast<int64_t>(gradients.size())},
-                     at::TensorOptions().dtype(gradients.front().parameter.scalar_type()));
+                     at::TensorOptions().dtype(first.scalar_type()));
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
     Reduced& each = gradients[i];
     if (uses.defined() && each.used) uses[static_cast<int64_t>(i)] = 1;
     each.gradient = fitting(each);
-    dense->flat.push_back(flat_of(each.gradient, each.parameter));
+    dense->flat.push_back(flat_of(each.gradient, each.parameter, device));
   }
-  if (uses.defined()) dense->flat.push_back(uses);
+  if (uses.defined()) dense->flat.push_back(uses.to(device));
   dense->gradients = std::move(gradients);
   const auto agreed = collective::terms_of(Kind::kAllReduce, dense->flat, ReduceOp::kSum);
-  auto course = collective::all_reduce_course(channel.place_in(terms.ranks), dense->flat,
-                                              {ReduceOp::kSum, 1 / terms.divisor});
-  return {channel.start(agreed, terms.ranks, std::move(course)),
+  const collective::Folding folding{ReduceOp::kSum, 1 / terms.divisor};
+  return {line.all_reduce(agreed, dense->flat, terms.ranks, folding),
           [dense](const Outcome& outcome) { return dense->finish(outcome); }};
 }
 

@@ -10,7 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "collective/channel.h"
+#include "collective/line.h"
 #include "weft/future.h"
 
 namespace weft::nn {
@@ -40,7 +40,7 @@ struct Reducing {
 
 /// Begin to average gradients over the members; those that are not there count as zeros.
 /// Of dense ones of one type, in place; a sparse one among them becomes dense.
-Reducing reduce_dense(collective::Channel& channel, const ReductionTerms& terms,
+Reducing reduce_dense(const collective::Line& line, const ReductionTerms& terms,
                       std::vector<Reduced> gradients);
 /// Of a sparse one; a dense one becomes sparse.
 Reducing reduce_sparse(collective::Channel& channel, const ReductionTerms& terms, Reduced gradient);

@@ -24,12 +24,13 @@ namespace {
 // A message takes 4,096.
 constexpr size_t kMostAtOnce = 1000;
 
-std::string description(const NamedTensor& named) {
+std::string description(const NamedTensor& named, at::Device device) {
   const at::Tensor& tensor = named.second;
-  return fmt::format("{} of {} [{}], strides [{}]{}\n", named.first,
-                     c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
-                     fmt::join(tensor.strides(), ", "),
-                     tensor.requires_grad() ? "" : ", without gradient");
+  const bool is_there = !device.is_cpu() && tensor.device() == device;
+  return fmt::format(
+      "{} of {} [{}], strides [{}]{}{}\n", named.first, c10::toString(tensor.scalar_type()),
+      fmt::join(tensor.sizes(), ", "), fmt::join(tensor.strides(), ", "),
+      tensor.requires_grad() ? "" : ", without gradient", is_there ? ", on its accelerator" : "");
 }
 
 at::Tensor as_tensor(const std::string& text) {
@@ -64,9 +65,9 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 }  // namespace
 
 void check_same(Channel& channel, const std::vector<WorkerInfo>& members,
-                const std::vector<NamedTensor>& tensors) {
+                const std::vector<NamedTensor>& tensors, at::Device device) {
   std::string mine;
-  for (const NamedTensor& each : tensors) mine += description(each);
+  for (const NamedTensor& each : tensors) mine += description(each, device);
   const Tensors sent{as_tensor(mine)};
   const auto outcome =
       channel
@@ -85,25 +86,26 @@ void check_same(Channel& channel, const std::vector<WorkerInfo>& members,
   }
 }
 
-void broadcast_all(Channel& channel, const std::vector<int>& ranks,
+void broadcast_all(const collective::Line& line, const std::vector<int>& ranks,
                    const std::vector<at::Tensor>& tensors, int root) {
-  std::map<c10::ScalarType, std::vector<Travelling>> by_type;
-  for (const at::Tensor& each : tensors) by_type[each.scalar_type()].emplace_back(each);
-  const auto place =
-      static_cast<size_t>(std::lower_bound(ranks.begin(), ranks.end(), root) - ranks.begin());
+  // Those of one operation have one type, and go the same way.
+  std::map<std::pair<c10::ScalarType, bool>, std::vector<Travelling>> alike;
+  for (const at::Tensor& each : tensors) {
+    const bool direct = line.is_direct(Kind::kBroadcast, {each}, ranks);
+    alike[{each.scalar_type(), direct}].emplace_back(each, direct);
+  }
   std::vector<Future<collective::Outcome>> begun;
-  for (const auto& [type, travelling] : by_type) {
+  for (const auto& [key, travelling] : alike) {
     for (size_t first = 0; first < travelling.size(); first += kMostAtOnce) {
       const size_t last = std::min(first + kMostAtOnce, travelling.size());
       Tensors flat;
       for (size_t i = first; i < last; ++i) flat.push_back(travelling[i].flat());
       const auto terms = collective::terms_of(Kind::kBroadcast, flat, ReduceOp::kSum, root);
-      begun.push_back(channel.start(
-          terms, ranks, collective::broadcast_course(channel.place_in(ranks), flat, place)));
+      begun.push_back(line.broadcast(terms, flat, ranks));
     }
   }
   for (const auto& each : begun) each.wait();
-  for (const auto& [type, travelling] : by_type) {
+  for (const auto& [key, travelling] : alike) {
     for (const Travelling& each : travelling) each.bring_back();
   }
 }

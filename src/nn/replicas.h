@@ -9,19 +9,19 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "collective/channel.h"
+#include "collective/line.h"
 
 namespace weft::nn {
 
 using NamedTensor = std::pair<std::string, at::Tensor>;
 
 /// Throws kInvalidArgument, naming what differs, unless all members have tensors of the same names,
-/// types, shapes and strides.
+/// types, shapes and strides, and the same of them on `device`, if that is no CPU.
 void check_same(collective::Channel& channel, const std::vector<WorkerInfo>& members,
-                const std::vector<NamedTensor>& tensors);
+                const std::vector<NamedTensor>& tensors, at::Device device);
 
 /// Gives all of `ranks` the values that the member of rank `root` has.
-void broadcast_all(collective::Channel& channel, const std::vector<int>& ranks,
+void broadcast_all(const collective::Line& line, const std::vector<int>& ranks,
                    const std::vector<at::Tensor>& tensors, int root);
 
 }  // namespace weft::nn

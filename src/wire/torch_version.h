@@ -5,6 +5,8 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Storage.h>
+#include <c10/core/Stream.h>
+#include <c10/util/Exception.h>
 #include <torch/version.h>
 
 #define WEFT_TORCH_AT_LEAST(major, minor) \
@@ -17,6 +19,19 @@ namespace weft::wire {
 inline c10::Storage make_storage(size_t bytes, c10::DataPtr data) {
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data),
                       c10::GetCPUAllocator(), /*resizable=*/true);
+}
+
+/// The backend's own handle of a stream; null where libtorch does not give it.
+inline void* native_handle([[maybe_unused]] const c10::Stream& stream) {
+#if WEFT_TORCH_AT_LEAST(2, 6)
+  try {
+    return stream.native_handle();
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+#else
+  return nullptr;
+#endif
 }
 
 }  // namespace weft::wire

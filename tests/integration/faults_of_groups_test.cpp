@@ -16,6 +16,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include "collective/group.h"
 #include "fault_scene.h"
 #include "support/scenario.h"
 #include "weft/nn.h"
@@ -167,7 +168,8 @@ SCENARIO(faults_member_does_not_come) {
   if (rank == 1) {
     const ProcessGroup group = new_group(kSurvivors, {.timeout = 300ms * kSlowness});
     wait_for_test();
-    // It is too late.
+    // It is too late, once it is told so.
+    REQUIRE_THAT(eventually([&] { return group.group()->channel().failure().has_value(); }));
     const Ending late = ending_of([&] { group.barrier(); });
     REQUIRE_THAT(late.error && late.error->code() == ErrorCode::kTimeout);
     shutdown();

@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "collective/channel.h"
 
+#include <algorithm>
+#include <functional>
 #include <stdexcept>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,6 +35,22 @@ class ChannelTest : public testing::Test {
     return channel.start(
         terms_of(Kind::kAllReduce, {tensor}), channel.everybody(),
         all_reduce_course(channel.place_in(channel.everybody()), {tensor}, Folding{}));
+  }
+  Future<Outcome> broadcast_first(size_t rank, const at::Tensor& tensor) {
+    Channel& channel = world[rank];
+    return channel.start(terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, 0),
+                         channel.everybody(), broadcast_course({rank, 2}, {tensor}, 0));
+  }
+  /// Both have begun, and the first one's tensor, which is much, is on its way, as the only packet.
+  Future<Outcome> send_much(const at::Tensor& tensor, const at::Tensor& received) {
+    const auto sent = broadcast_first(0, tensor);
+    broadcast_first(1, received);
+    const auto is_first_phase = [](const Packet& packet) { return packet.part.phase == 0; };
+    while (!std::all_of(world.packets.begin(), world.packets.end(), std::not_fn(is_first_phase)) ||
+           world.packets.empty()) {
+      world.step();
+    }
+    return sent;
   }
   static Part part(Kind kind, uint64_t number, uint64_t epoch = 0) {
     Part part;
@@ -177,9 +196,8 @@ TEST_F(ChannelTest, AMemberMayBeAheadButNotForEver) {
 // What is still on its way when an operation is over at others must not change.
 TEST_F(ChannelTest, IsNotOverBeforeAllHaveWhatItSent) {
   const at::Tensor tensor = at::ones({100'000});
-  Channel& root = world[0];
-  const auto sent = root.start(terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, 0),
-                               root.everybody(), broadcast_course({0, 2}, {tensor}, 0));
+  const at::Tensor received = at::zeros({100'000});
+  const auto sent = send_much(tensor, received);
 
   EXPECT_FALSE(sent.ready());
   EXPECT_EQ(world.packets.at(0).part.tensors.at(0).data_ptr(), tensor.data_ptr()) << "no copy";
@@ -187,12 +205,11 @@ TEST_F(ChannelTest, IsNotOverBeforeAllHaveWhatItSent) {
   EXPECT_FALSE(sent.ready());
   world.run();
   EXPECT_TRUE(sent.ready());
+  EXPECT_TRUE(at::equal(received, tensor));
 }
 
 TEST_F(ChannelTest, IsFinishedWhenAllHasArrived) {
-  const at::Tensor tensor = at::ones({100'000});
-  const auto sent = world[0].start(terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, 0), {0, 1},
-                                   broadcast_course({0, 2}, {tensor}, 0));
+  const auto sent = send_much(at::ones({100'000}), at::zeros({100'000}));
   EXPECT_FALSE(sent.ready());
 
   std::move(world.packets.at(0).arrived)();

@@ -1,0 +1,42 @@
+// A channel with, if the members have connected their accelerators, a lane beside it. Every
+// operation takes the one or the other.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collective/channel.h"
+#include "collective/device_lane.h"
+
+namespace weft::collective {
+
+class Line {
+ public:
+  explicit Line(std::shared_ptr<Channel> channel, std::shared_ptr<DeviceLane> lane = nullptr);
+
+  const std::shared_ptr<Channel>& channel() const { return channel_; }
+
+  /// Whether an operation of `ranks` on these goes from accelerator to accelerator. If not, they
+  /// have to be brought to the CPU.
+  bool is_direct(Kind kind, const Tensors& tensors, const std::vector<int>& ranks,
+                 ReduceOp op = ReduceOp::kSum) const;
+
+  // Of flat tensors, in place; but if they are few, on the CPU, the outcome has the reduction.
+  Future<Outcome> all_reduce(const Terms& terms, const Tensors& tensors,
+                             const std::vector<int>& ranks, const Folding& folding) const;
+  Future<Outcome> broadcast(const Terms& terms, const Tensors& tensors,
+                            const std::vector<int>& ranks) const;
+
+  // With all members. The outcome has all tensors, by place, or the reduction of those for it.
+  Future<Outcome> all_gather(const Terms& terms, const at::Tensor& tensor) const;
+  Future<Outcome> reduce_scatter(const Terms& terms, const Tensors& tensors,
+                                 const Folding& folding) const;
+
+ private:
+  std::shared_ptr<Channel> channel_;
+  std::shared_ptr<DeviceLane> lane_;
+};
+
+}  // namespace weft::collective
