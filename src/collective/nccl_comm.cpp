@@ -238,7 +238,8 @@ void NcclComm::abort() noexcept {
 void NcclComm::check(nccl::Result result, const char* what) const {
   if (result == nccl::kSuccess || result == nccl::kInProgress) return;
   const char* text = comm_ ? nccl_->last_error(comm_) : nullptr;
-  throw Error(ErrorCode::kPeerLost,
+  const bool is_lost = result == nccl::kRemoteError || result == nccl::kSystemError;
+  throw Error(is_lost ? ErrorCode::kPeerLost : ErrorCode::kUnavailable,
               fmt::format("NCCL on {}: {} failed: {}{}{}; with GroupOptions::nccl set to false "
                           "tensors travel through the CPU",
                           device_.str(), what, nccl_->error_string(result),

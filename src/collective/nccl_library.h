@@ -21,7 +21,7 @@ using Comm = struct ncclComm*;
 using Stream = void*;
 
 using Result = int;
-constexpr Result kSuccess = 0, kInProgress = 7;
+constexpr Result kSuccess = 0, kSystemError = 2, kRemoteError = 6, kInProgress = 7;
 enum DataType : int {
   kInt8 = 0,
   kUint8 = 1,

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "collective/fold.h"
 
@@ -22,6 +23,10 @@ class Travelling {
     if (tensor_.device() == flat_.device() && tensor_.is_contiguous()) return;
     const c10::AutoGradMode off(false);
     tensor_.copy_(flat_.view(tensor_.sizes()));
+    if (tensor_.is_cpu()) return;
+    // It may be used on another stream than this thread's.
+    const c10::impl::VirtualGuardImpl accelerator(tensor_.device().type());
+    accelerator.getStream(tensor_.device()).synchronize();
   }
 
  private:
