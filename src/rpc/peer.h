@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "base/adaptive_mutex.h"
 #include "base/spinner.h"
 #include "observe/counter.h"
 #include "observe/histogram.h"
@@ -84,7 +85,7 @@ class Peer final : public detail::RefCounted {
   class LoopSide;
   enum class State { kIdle, kConnecting, kConnected, kClosed };
   enum class Receiver { kNobody, kCaller, kLoop };
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = std::unique_lock<base::AdaptiveMutex>;
   using Call = detail::OutgoingCall;
 
   bool send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
@@ -105,6 +106,9 @@ class Peer final : public detail::RefCounted {
 
   // Receiving. `receive_*` run without the lock by whoever has the role.
   bool may_receive() const;
+  bool receive_for(Call& call, base::Time limit);
+  void enter_line(Call& call);
+  void leave_line(Call& call);
   void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
   bool receive_once(const detail::Ref<Link>& link);
   void take_frames(const detail::Ref<Link>& link);
@@ -142,14 +146,14 @@ class Peer final : public detail::RefCounted {
   std::shared_ptr<IoClient> loop_side_;
   uint64_t token_ = 0;
 
-  std::mutex mutex_;
+  base::AdaptiveMutex mutex_;  // callers and the receiver contend for it at every call
   State state_ = State::kIdle;
   std::optional<Error> closed_because_;
   detail::Ref<Link> link_;
   CallTable<Call*> calls_;
   SendWindow window_;
   size_t waiting_for_room_ = 0;
-  std::condition_variable room_;
+  std::condition_variable_any room_;
   Backoff backoff_;
   std::string last_failure_;
   Heartbeat heartbeat_;
@@ -162,8 +166,8 @@ class Peer final : public detail::RefCounted {
   bool stream_up_ = false;  // the transport has connected; the hello may be on its way
   uint32_t interest_ = 0;   // what the loop watches the descriptor for
   bool loop_receiving_ = false;
-  std::vector<Call*> waiters_;  // callers that sleep while another one receives
-  size_t listeners_ = 0;        // calls with continuations
+  std::vector<Call*> line_;  // of callers that sleep while another thread receives
+  size_t listeners_ = 0;     // calls with continuations
   bool deferred_ = false;
   base::Time last_received_{};
   uint64_t bytes_at_life_ = 0;  // received over this link when the heartbeat last heard of it

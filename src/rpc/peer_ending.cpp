@@ -86,8 +86,13 @@ void Peer::settle_refused(Call& call, const Error& error) {
   call.future().settle_error(error, &runtime_->io);
 }
 
+// Under the lock: the call is no longer in the table.
 void Peer::close_window(Call& call) {
   window_.close(Access::depth(call), Access::bytes(call));
+  if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
+    std::erase(line_, &call);
+    Access::in_line(call).store(0, std::memory_order_release);
+  }
   if (calls_.empty()) listeners_ = 0;
   if (waiting_for_room_ > 0) room_.notify_all();
 }

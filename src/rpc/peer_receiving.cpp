@@ -27,7 +27,7 @@ constexpr uint64_t kBytesOfLife = 16 << 10;
 
 bool Peer::may_receive() const {
   return receiver_ == Receiver::kNobody ||
-         (receiver_ == Receiver::kLoop && !loop_receiving_ && waiters_.empty());
+         (receiver_ == Receiver::kLoop && !loop_receiving_ && line_.empty());
 }
 
 bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
@@ -38,34 +38,11 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
     const bool has_deadline = own_clock && !Access::settles_later(call);
     const base::Time limit = std::min(until.value_or(base::Time::max()),
                                       has_deadline ? Access::deadline(call) : base::Time::max());
-    Lock lock(mutex_);
-    if (future.ready()) break;
-    if (state_ == State::kConnected && may_receive() && !Access::settles_later(call)) {
-      receiver_ = Receiver::kCaller;
-      deferred_ = false;
-      const detail::Ref<Link> link = link_;
-      lock.unlock();
-      if (!region) region.emplace();
-      if (link->has_queued()) flush(link);
-      receive_until(link, limit, &call);
-      lock.lock();
-      pass_on_receiving(link);
-    } else {
-      waiters_.push_back(&call);
-      detail::Ref<Link> link;
-      if (deferred_ && !loop_receiving_) {
-        link = link_;
-        deferred_ = false;
-      }
-      Access::mark_sleeper(call);  // under the lock: a nudge from now on is not lost
-      lock.unlock();
-      if (!region) region.emplace();
-      if (link) flush(link);
+    if (!region) region.emplace();
+    if (!receive_for(call, limit)) {
       Access::sleep(call, limit == base::Time::max() ? std::nullopt : std::optional(limit));
-      lock.lock();
-      waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &call));
+      leave_line(call);
     }
-    lock.unlock();
     if (future.ready()) break;
     const base::Time now = runtime_->clock->now();
     if (now >= Access::deadline(call) && !Access::settles_later(call)) {
@@ -75,6 +52,50 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
     }
   }
   return true;
+}
+
+// False: another thread receives, and this one stands in line.
+bool Peer::receive_for(Call& call, base::Time limit) {
+  Lock lock(mutex_);
+  if (call.future().ready()) return true;
+  if (state_ == State::kConnected && may_receive() && !Access::settles_later(call)) {
+    receiver_ = Receiver::kCaller;
+    deferred_ = false;
+    const detail::Ref<Link> link = link_;
+    lock.unlock();
+    if (link->has_queued()) flush(link);
+    receive_until(link, limit, &call);
+    lock.lock();
+    pass_on_receiving(link);
+    return true;
+  }
+  enter_line(call);
+  detail::Ref<Link> link;
+  if (deferred_ && !loop_receiving_) {
+    link = link_;
+    deferred_ = false;
+  }
+  lock.unlock();
+  if (link) flush(link);
+  return false;
+}
+
+// Under the lock: a nudge from now on is not lost.
+void Peer::enter_line(Call& call) {
+  line_.push_back(&call);
+  Access::in_line(call).fetch_add(1, std::memory_order_relaxed);
+  Access::mark_sleeper(call);
+}
+
+// Whoever is woken by his reply has been taken out of the line by the thread that received it, and
+// does not contend with it for the lock.
+void Peer::leave_line(Call& call) {
+  if (Access::in_line(call).load(std::memory_order_acquire) == 0) return;
+  Lock lock(mutex_);
+  const auto found = std::find(line_.begin(), line_.end(), &call);
+  if (found == line_.end()) return;
+  line_.erase(found);
+  Access::in_line(call).fetch_sub(1, std::memory_order_relaxed);
 }
 
 // Receives until `call` is settled (any call, if null), the link breaks or `limit` passed.
@@ -243,7 +264,7 @@ void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
   receiver_ = Receiver::kNobody;
   Call* waiter = nullptr;
   size_t waiting = 0;
-  for (Call* each : waiters_) {
+  for (Call* each : line_) {
     if (each->future().ready()) continue;  // about to leave
     waiter = each;
     ++waiting;

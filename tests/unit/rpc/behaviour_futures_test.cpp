@@ -164,6 +164,29 @@ TEST(Behaviour18_WaitTwice, FromManyThreads) {
   EXPECT_EQ(right, 16);
 }
 
+TEST(Behaviour18_WaitTwice, WhoGivesUpLeavesTheOthersWaiting) {
+  test::LoopbackGroup group({"a", "b"});
+  Promise<int64_t> answer;
+  held = &answer;
+  const Future<int64_t> call = group[0].async<answered_by_the_test>("b");
+  std::atomic<int> right{0};
+
+  std::vector<std::thread> patient, hasty;
+  for (int i = 0; i < 3; ++i) patient.emplace_back([&] { right += call.wait() == 9; });
+  for (int i = 0; i < 3; ++i) {
+    hasty.emplace_back([&] {
+      for (int j = 0; j < 100; ++j) EXPECT_FALSE(call.wait_for(50us));
+    });
+  }
+  // Who receives changes with every one of these.
+  for (int64_t i = 0; i < 200; ++i) EXPECT_EQ(group[0].sync<twice>("b", i), 2 * i);
+  for (std::thread& thread : hasty) thread.join();
+  answer.set_value(9);
+  for (std::thread& thread : patient) thread.join();
+
+  EXPECT_EQ(right, 3);
+}
+
 TEST(Behaviour18_WaitTwice, EveryContinuationRunsOnce) {
   for (int round = 0; round < 200; ++round) {
     Promise<int> promise;
