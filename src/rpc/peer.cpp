@@ -112,7 +112,7 @@ void Peer::update_due() {
 void Peer::on_time(base::Time now) {
   Lock lock(mutex_);
   std::vector<Call*> expired = calls_.take_expired(now);
-  for (Call* call : expired) close_window(*call);
+  for (Call* call : expired) forget(*call);
   const detail::Ref<Link> link = link_;
   std::optional<Error> lost;
   bool ping = false;

@@ -109,6 +109,7 @@ class Peer final : public detail::RefCounted {
   bool receive_for(Call& call, base::Time limit);
   void enter_line(Call& call);
   void leave_line(Call& call);
+  detail::Ref<Link> take_deferred();
   void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
   bool receive_once(const detail::Ref<Link>& link);
   void take_frames(const detail::Ref<Link>& link);
@@ -136,7 +137,7 @@ class Peer final : public detail::RefCounted {
   void expire(Call& call);
   void settle_expired(Call& call);
   void send_cancel(uint64_t call_id);
-  void close_window(Call& call);
+  void forget(Call& call);
   Error timeout_error(Call& call, bool queued);
   bool was_sent(Call& call, const Link* link) const;
 

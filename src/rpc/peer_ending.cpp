@@ -36,7 +36,7 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
   if (!was_connected) backoff_.on_failure(now);
   last_failure_ = why.message();
   std::vector<Call*> calls = calls_.take_all();
-  for (Call* call : calls) close_window(*call);
+  for (Call* call : calls) forget(*call);
   if (was_connected) {
     std::erase_if(calls, [&](Call* call) {
       if (!Access::ask_anew(*call)) return false;
@@ -86,8 +86,8 @@ void Peer::settle_refused(Call& call, const Error& error) {
   call.future().settle_error(error, &runtime_->io);
 }
 
-// Under the lock: the call is no longer in the table.
-void Peer::close_window(Call& call) {
+// Under the lock, of a call taken out of the table: its place in the window and in the line.
+void Peer::forget(Call& call) {
   window_.close(Access::depth(call), Access::bytes(call));
   if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
     std::erase(line_, &call);
@@ -110,7 +110,7 @@ Error Peer::timeout_error(Call& call, bool queued) {
 void Peer::expire(Call& call) {
   Lock lock(mutex_);
   if (calls_.take(Access::id(call)) == nullptr) return;
-  close_window(call);
+  forget(call);
   lock.unlock();
   settle_expired(call);
 }
@@ -142,7 +142,7 @@ void Peer::cancel(uint64_t call_id) {
   Lock lock(mutex_);
   Call* call = calls_.take(call_id);
   if (!call) return;
-  close_window(*call);
+  forget(*call);
   lock.unlock();
   fail(*call,
        Error(ErrorCode::kCancelled, fmt::format("{} on {} was cancelled",
@@ -162,7 +162,7 @@ void Peer::close(const Error& why) {
   state_ = State::kClosed;
   closed_because_ = why;
   std::vector<Call*> calls = calls_.take_all();
-  for (Call* call : calls) close_window(*call);
+  for (Call* call : calls) forget(*call);
   const detail::Ref<Link> link = std::exchange(link_, {});
   if (link) {
     counters_.bytes_sent += link->sent_bytes();

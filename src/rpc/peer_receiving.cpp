@@ -70,14 +70,18 @@ bool Peer::receive_for(Call& call, base::Time limit) {
     return true;
   }
   enter_line(call);
-  detail::Ref<Link> link;
-  if (deferred_ && !loop_receiving_) {
-    link = link_;
-    deferred_ = false;
-  }
+  const detail::Ref<Link> link = take_deferred();
   lock.unlock();
   if (link) flush(link);
   return false;
+}
+
+// Under the lock: the link to flush because somebody wants replies, if any. What the loop leaves
+// unsent while it receives, it sends itself.
+detail::Ref<Link> Peer::take_deferred() {
+  if (!deferred_ || loop_receiving_) return {};
+  deferred_ = false;
+  return link_;
 }
 
 // Under the lock: a nudge from now on is not lost.
@@ -87,7 +91,7 @@ void Peer::enter_line(Call& call) {
   Access::mark_sleeper(call);
 }
 
-// Whoever is woken by his reply has been taken out of the line by the thread that received it, and
+// Whoever is woken by its reply has been taken out of the line by the thread that received it, and
 // does not contend with it for the lock.
 void Peer::leave_line(Call& call) {
   if (Access::in_line(call).load(std::memory_order_acquire) == 0) return;
@@ -204,7 +208,7 @@ void Peer::on_reply(wire::Frame& frame) {
   {
     Lock lock(mutex_);
     call = calls_.take(frame.header.id);
-    if (call) close_window(*call);
+    if (call) forget(*call);
     received = last_received_;
   }
   if (!call) {
@@ -299,11 +303,7 @@ void Peer::need_receiver() {
   Lock lock(mutex_);
   ++listeners_;
   if (state_ == State::kConnected && receiver_ == Receiver::kNobody) let_loop_receive();
-  detail::Ref<Link> link;
-  if (deferred_ && !loop_receiving_) {
-    link = link_;
-    deferred_ = false;
-  }
+  const detail::Ref<Link> link = take_deferred();
   lock.unlock();
   if (link) flush(link);
 }
