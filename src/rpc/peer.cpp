@@ -51,7 +51,7 @@ void Peer::on_event(bool readable, bool writable) {
     }
     stream_up_ = true;
   }
-  const bool receive = readable && receiver_ != Receiver::kCaller;
+  const bool receive = readable && !caller_receives();
   if (receive) receiver_ = Receiver::kLoop;
   loop_receiving_ = receive;
   lock.unlock();

@@ -2,11 +2,13 @@
 // receives the answers.
 //
 // Receiving. A caller that waits receives for itself, so its reply wakes nobody else; it settles
-// other callers' replies on the way. When it leaves while others wait, one waiter is nudged to take
-// over; with several waiters the I/O loop receives for all. Replies that nobody waits for and
-// nobody is told of may lie for a pulse or two before the loop picks them up.
+// other callers' replies on the way. Others linger for a moment, ready to take over when it leaves,
+// then sleep in a line. When it leaves while others sleep, one is nudged to take over; with several
+// of them the I/O loop receives for all. Replies that nobody waits for and nobody is told of may lie
+// for a pulse or two before the loop picks them up.
 //
-// Sending. The caller writes its own frame. With several calls unanswered already, a call that
+// Sending. The caller writes its own frame, unless another one polls for replies: that one writes
+// what has come together between two polls. With several calls unanswered already, a call that
 // nobody waits for yet is sent together with the next ones: when a reply arrives, somebody waits,
 // enough bytes are together, or at the next pulse.
 // SPDX-License-Identifier: BSD-3-Clause
@@ -84,7 +86,7 @@ class Peer final : public detail::RefCounted {
  private:
   class LoopSide;
   enum class State { kIdle, kConnecting, kConnected, kClosed };
-  enum class Receiver { kNobody, kCaller, kLoop };
+  enum class Receiver { kNobody, kPollingCaller, kSleepingCaller, kLoop };
   using Lock = std::unique_lock<base::AdaptiveMutex>;
   using Call = detail::OutgoingCall;
 
@@ -106,11 +108,16 @@ class Peer final : public detail::RefCounted {
 
   // Receiving. `receive_*` run without the lock by whoever has the role.
   bool may_receive() const;
+  bool may_receive_for(Call& call) const;
+  bool caller_receives() const;
   bool receive_for(Call& call, base::Time limit);
+  void linger(Call& call, base::Time limit);
+  void receive_as_caller(Lock& lock, base::Time limit, const Call* call);
   void enter_line(Call& call);
   void leave_line(Call& call);
   detail::Ref<Link> take_deferred();
   void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
+  void stop_polling(const detail::Ref<Link>& link);
   bool receive_once(const detail::Ref<Link>& link);
   void take_frames(const detail::Ref<Link>& link);
   void note_received(const Link& link, bool whole_frame);
@@ -162,8 +169,9 @@ class Peer final : public detail::RefCounted {
   bool blocked_at_last_time_ = false;
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
-  Receiver receiver_ = Receiver::kNobody;
-  base::Spinner spinner_;   // belongs to the caller that receives
+  std::atomic<Receiver> receiver_{Receiver::kNobody};  // changed under the lock
+  std::atomic<uint32_t> lingering_{0};                 // callers that wait but do not sleep yet
+  base::Spinner spinner_;                              // belongs to the caller that receives
   bool stream_up_ = false;  // the transport has connected; the hello may be on its way
   uint32_t interest_ = 0;   // what the loop watches the descriptor for
   bool loop_receiving_ = false;

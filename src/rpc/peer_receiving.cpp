@@ -30,6 +30,14 @@ bool Peer::may_receive() const {
          (receiver_ == Receiver::kLoop && !loop_receiving_ && line_.empty());
 }
 
+bool Peer::may_receive_for(Call& call) const {
+  return state_ == State::kConnected && may_receive() && !Access::settles_later(call);
+}
+
+bool Peer::caller_receives() const {
+  return receiver_ == Receiver::kPollingCaller || receiver_ == Receiver::kSleepingCaller;
+}
+
 bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
   detail::FutureCore& future = call.future();
   const bool own_clock = runtime_->clock->runs_by_itself();
@@ -57,16 +65,14 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
 // False: another thread receives, and this one stands in line.
 bool Peer::receive_for(Call& call, base::Time limit) {
   Lock lock(mutex_);
-  if (call.future().ready()) return true;
-  if (state_ == State::kConnected && may_receive() && !Access::settles_later(call)) {
-    receiver_ = Receiver::kCaller;
-    deferred_ = false;
-    const detail::Ref<Link> link = link_;
+  if (!call.future().ready() && !may_receive_for(call) && runtime_->spin.count() > 0) {
     lock.unlock();
-    if (link->has_queued()) flush(link);
-    receive_until(link, limit, &call);
+    linger(call, limit);
     lock.lock();
-    pass_on_receiving(link);
+  }
+  if (call.future().ready()) return true;
+  if (may_receive_for(call)) {
+    receive_as_caller(lock, limit, &call);
     return true;
   }
   enter_line(call);
@@ -76,12 +82,51 @@ bool Peer::receive_for(Call& call, base::Time limit) {
   return false;
 }
 
+// Another thread receives, and the reply may be near: this one leaves the CPU to it, but is there
+// when the reply is or when nobody receives any more. To sleep and be woken would cost more.
+void Peer::linger(Call& call, base::Time limit) {
+  base::Spinner spinner;
+  spinner.begin(runtime_->spin, limit);
+  lingering_.fetch_add(1, std::memory_order_relaxed);
+  while (!call.future().ready() && receiver_.load(std::memory_order_relaxed) != Receiver::kNobody &&
+         spinner.again()) {
+  }
+  lingering_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Called and returns with the lock held; receives without it. What others leave to the one that
+// polls, or left before, is sent.
+void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
+  receiver_ = runtime_->spin.count() > 0 ? Receiver::kPollingCaller : Receiver::kSleepingCaller;
+  deferred_ = false;
+  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  if (link->has_queued()) flush(link);
+  receive_until(link, limit, call);
+  lock.lock();
+  pass_on_receiving(link);
+  if (!link->has_queued()) return;
+  lock.unlock();
+  flush(link);
+  lock.lock();
+}
+
+// Before a caller that receives sleeps: from now on others send for themselves.
+void Peer::stop_polling(const detail::Ref<Link>& link) {
+  {
+    Lock lock(mutex_);
+    if (link_.get() != link.get() || receiver_ != Receiver::kPollingCaller) return;
+    receiver_ = Receiver::kSleepingCaller;
+  }
+  if (link->has_queued()) flush(link);
+}
+
 // Under the lock: the link to flush because somebody wants replies, if any. What the loop leaves
 // unsent while it receives, it sends itself.
 detail::Ref<Link> Peer::take_deferred() {
   if (!deferred_ || loop_receiving_) return {};
   deferred_ = false;
-  return link_;
+  return link_ && link_->has_queued() ? link_ : detail::Ref<Link>();
 }
 
 // Under the lock: a nudge from now on is not lost.
@@ -106,17 +151,19 @@ void Peer::leave_line(Call& call) {
 void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call) {
   using SteadyClock = std::chrono::steady_clock;
   detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
-  spinner_.begin(runtime_->spin);
+  spinner_.begin(runtime_->spin, limit);
   bool try_first = runtime_->spin.count() > 0;
   bool waits = false;  // one system call instead of two, where its coarse limit does not matter
   for (;;) {
     if (try_first || waits) {
+      if (link->has_queued() && !link->blocked()) flush(link);
       switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
         case Link::State::kFine:
           take_frames(link);
           if (!future || future->ready() || SteadyClock::now() >= limit) return;
           if (Access::settles_later(*call)) return;
           try_first = true;
+          spinner_.begin(runtime_->spin, limit);
           continue;
         case Link::State::kBroken:
           on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
@@ -125,8 +172,9 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           break;
       }
       if (future && future->ready()) return;
-      try_first = spinner_.again();
+      try_first = spinner_.again(lingering_.load(std::memory_order_relaxed) > 0);
       if (try_first) continue;
+      stop_polling(link);
     }
     const base::Duration left = limit - SteadyClock::now();
     if (left.count() <= 0) return;

@@ -130,9 +130,11 @@ bool Peer::settle_if_sent(Call& call, const Link& link) {
 }
 
 bool Peer::should_defer(const CallTerms& terms) const {
-  if (loop_receiving_) return true;  // it sends when it has handed out the replies at hand
-  return !terms.caller_waits && calls_.size() >= kSentAtOnce && !link_->blocked() &&
-         link_->unsent_bytes() < kEnoughToSend;
+  // Whoever hands out replies sends what their callers have to say next, together.
+  if (loop_receiving_) return true;
+  if (link_->unsent_bytes() >= kEnoughToSend || link_->blocked()) return false;
+  if (receiver_ == Receiver::kPollingCaller) return true;
+  return !terms.caller_waits && calls_.size() >= kSentAtOnce;
 }
 
 void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
@@ -176,13 +178,8 @@ bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
     const base::Time now = runtime_->clock->now();
     if (now >= terms.deadline) return false;
     if (state_ == State::kConnected && may_receive()) {
-      receiver_ = Receiver::kCaller;
-      const detail::Ref<Link> link = link_;
-      lock.unlock();
-      flush(link);
-      receive_until(link, std::min(terms.deadline, now + std::chrono::milliseconds(100)), nullptr);
-      lock.lock();
-      pass_on_receiving(link);
+      receive_as_caller(lock, std::min(terms.deadline, now + std::chrono::milliseconds(100)),
+                        nullptr);
       continue;
     }
     ++waiting_for_room_;
@@ -201,11 +198,11 @@ void Peer::notice_dead_link(Lock& lock) {
     sched_yield();
     lock.lock();
   }
-  if (state_ != State::kConnected || receiver_ == Receiver::kCaller || loop_receiving_) return;
+  if (state_ != State::kConnected || caller_receives() || loop_receiving_) return;
   const transport::Readiness ready = transport::wait_for_descriptor(
       link_->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
   if (!ready.readable) return;
-  receiver_ = Receiver::kCaller;
+  receiver_ = Receiver::kSleepingCaller;
   const detail::Ref<Link> link = link_;
   lock.unlock();
   receive_once(link);
