@@ -55,6 +55,7 @@ void Link::open() {
 
 Link::State Link::flush() {
   std::unique_lock lock(mutex_);
+  left_.store(false, std::memory_order_relaxed);
   if (!why_broken_.empty()) return State::kBroken;
   if (writing_) return State::kFine;
   writing_ = true;

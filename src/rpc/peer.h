@@ -4,8 +4,8 @@
 // Receiving. A caller that waits receives for itself, so its reply wakes nobody else; it settles
 // other callers' replies on the way. Others linger for a moment, ready to take over when it leaves,
 // then sleep in a line. When it leaves while others sleep, one is nudged to take over; with several
-// of them the I/O loop receives for all. Replies that nobody waits for and nobody is told of may lie
-// for a pulse or two before the loop picks them up.
+// of them the I/O loop receives for all. Replies that nobody waits for and nobody is told of may
+// lie for a pulse or two before the loop picks them up.
 //
 // Sending. The caller writes its own frame, unless another one polls for replies: that one writes
 // what has come together between two polls. With several calls unanswered already, a call that
@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "base/adaptive_mutex.h"
-#include "base/spinner.h"
 #include "observe/counter.h"
 #include "observe/histogram.h"
 #include "rpc/backoff.h"
@@ -108,15 +107,18 @@ class Peer final : public detail::RefCounted {
 
   // Receiving. `receive_*` run without the lock by whoever has the role.
   bool may_receive() const;
-  bool may_receive_for(Call& call) const;
+  Receiver receiver() const { return receiver_.load(std::memory_order_relaxed); }
+  void set_receiver(Receiver who) { receiver_.store(who, std::memory_order_relaxed); }
   bool caller_receives() const;
   bool receive_for(Call& call, base::Time limit);
-  void linger(Call& call, base::Time limit);
+  bool linger(Call& call, base::Spinner& spinner);
+  bool is_crowded() const;
   void receive_as_caller(Lock& lock, base::Time limit, const Call* call);
   void enter_line(Call& call);
   void leave_line(Call& call);
-  detail::Ref<Link> take_deferred();
+  detail::Ref<Link> link_to_flush() const;
   void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
+  void send_for_others(const detail::Ref<Link>& link);
   void stop_polling(const detail::Ref<Link>& link);
   bool receive_once(const detail::Ref<Link>& link);
   void take_frames(const detail::Ref<Link>& link);
@@ -148,6 +150,8 @@ class Peer final : public detail::RefCounted {
   Error timeout_error(Call& call, bool queued);
   bool was_sent(Call& call, const Link* link) const;
 
+  static constexpr size_t kEnoughToSend = 32 * 1024;  // bytes worth a system call of their own
+
   const std::shared_ptr<Runtime> runtime_;
   const Member member_;
   PeerCounters counters_;
@@ -169,20 +173,19 @@ class Peer final : public detail::RefCounted {
   bool blocked_at_last_time_ = false;
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
-  std::atomic<Receiver> receiver_{Receiver::kNobody};  // changed under the lock
-  std::atomic<uint32_t> lingering_{0};                 // callers that wait but do not sleep yet
-  base::Spinner spinner_;                              // belongs to the caller that receives
-  bool stream_up_ = false;  // the transport has connected; the hello may be on its way
-  uint32_t interest_ = 0;   // what the loop watches the descriptor for
+  bool stream_up_ = false;       // the transport has connected; the hello may be on its way
+  uint32_t interest_ = 0;        // what the loop watches the descriptor for
   bool loop_receiving_ = false;
   std::vector<Call*> line_;  // of callers that sleep while another thread receives
   size_t listeners_ = 0;     // calls with continuations
-  bool deferred_ = false;
   base::Time last_received_{};
   uint64_t bytes_at_life_ = 0;  // received over this link when the heartbeat last heard of it
   uint32_t receives_ = 0;
   uint32_t receives_at_tick_ = 0;
   int quiet_ticks_ = 0;
+  // Each on a cache line of its own: callers that linger look at the first all the time.
+  alignas(64) std::atomic<Receiver> receiver_{Receiver::kNobody};  // changed under the lock
+  alignas(64) std::atomic<uint32_t> lingering_{0};  // callers that wait but do not sleep yet
 };
 
 }  // namespace weft::rpc

@@ -26,16 +26,12 @@ constexpr uint64_t kBytesOfLife = 16 << 10;
 }  // namespace
 
 bool Peer::may_receive() const {
-  return receiver_ == Receiver::kNobody ||
-         (receiver_ == Receiver::kLoop && !loop_receiving_ && line_.empty());
-}
-
-bool Peer::may_receive_for(Call& call) const {
-  return state_ == State::kConnected && may_receive() && !Access::settles_later(call);
+  return receiver() == Receiver::kNobody ||
+         (receiver() == Receiver::kLoop && !loop_receiving_ && line_.empty());
 }
 
 bool Peer::caller_receives() const {
-  return receiver_ == Receiver::kPollingCaller || receiver_ == Receiver::kSleepingCaller;
+  return receiver() == Receiver::kPollingCaller || receiver() == Receiver::kSleepingCaller;
 }
 
 bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
@@ -64,69 +60,82 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
 
 // False: another thread receives, and this one stands in line.
 bool Peer::receive_for(Call& call, base::Time limit) {
-  Lock lock(mutex_);
-  if (!call.future().ready() && !may_receive_for(call) && runtime_->spin.count() > 0) {
+  base::Spinner spinner;
+  spinner.begin(runtime_->spin, limit);
+  for (bool time_left = runtime_->spin.count() > 0;;) {
+    Lock lock(mutex_);
+    if (call.future().ready()) return true;
+    const bool concerned = state_ == State::kConnected && !Access::settles_later(call);
+    if (concerned && may_receive()) {
+      receive_as_caller(lock, limit, &call);
+      return true;
+    }
+    if (!concerned || !time_left) {
+      enter_line(call);
+      const detail::Ref<Link> link = link_to_flush();
+      lock.unlock();
+      if (link) flush(link);
+      return false;
+    }
     lock.unlock();
-    linger(call, limit);
-    lock.lock();
+    time_left = linger(call, spinner);
+    if (call.future().ready()) return true;
   }
-  if (call.future().ready()) return true;
-  if (may_receive_for(call)) {
-    receive_as_caller(lock, limit, &call);
-    return true;
-  }
-  enter_line(call);
-  const detail::Ref<Link> link = take_deferred();
-  lock.unlock();
-  if (link) flush(link);
-  return false;
 }
 
 // Another thread receives, and the reply may be near: this one leaves the CPU to it, but is there
 // when the reply is or when nobody receives any more. To sleep and be woken would cost more.
-void Peer::linger(Call& call, base::Time limit) {
-  base::Spinner spinner;
-  spinner.begin(runtime_->spin, limit);
+// False: it is time to sleep.
+bool Peer::linger(Call& call, base::Spinner& spinner) {
   lingering_.fetch_add(1, std::memory_order_relaxed);
-  while (!call.future().ready() && receiver_.load(std::memory_order_relaxed) != Receiver::kNobody &&
-         spinner.again()) {
-  }
+  bool time_left;
+  do {
+    time_left = spinner.again();
+  } while (time_left && !call.future().ready() && receiver() != Receiver::kNobody);
   lingering_.fetch_sub(1, std::memory_order_relaxed);
+  return time_left;
 }
 
-// Called and returns with the lock held; receives without it. What others leave to the one that
-// polls, or left before, is sent.
+// Those who linger, this thread and the peer want more CPUs than there are.
+bool Peer::is_crowded() const {
+  return lingering_.load(std::memory_order_relaxed) + 2 > runtime_->cpus;
+}
+
+// Called and returns with the lock held; receives without it.
 void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
-  receiver_ = runtime_->spin.count() > 0 ? Receiver::kPollingCaller : Receiver::kSleepingCaller;
-  deferred_ = false;
+  set_receiver(runtime_->spin.count() > 0 ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
   const detail::Ref<Link> link = link_;
   lock.unlock();
-  if (link->has_queued()) flush(link);
+  send_for_others(link);
   receive_until(link, limit, call);
   lock.lock();
   pass_on_receiving(link);
-  if (!link->has_queued()) return;
+  if (!link->has_left()) return;
   lock.unlock();
-  flush(link);
+  send_for_others(link);
   lock.lock();
+}
+
+// What others have left to the one that receives. Whoever makes it too much for that writes it all.
+void Peer::send_for_others(const detail::Ref<Link>& link) {
+  if (!link->has_left()) return;
+  if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link);
 }
 
 // Before a caller that receives sleeps: from now on others send for themselves.
 void Peer::stop_polling(const detail::Ref<Link>& link) {
   {
     Lock lock(mutex_);
-    if (link_.get() != link.get() || receiver_ != Receiver::kPollingCaller) return;
-    receiver_ = Receiver::kSleepingCaller;
+    if (link_.get() != link.get() || receiver() != Receiver::kPollingCaller) return;
+    set_receiver(Receiver::kSleepingCaller);
   }
-  if (link->has_queued()) flush(link);
+  send_for_others(link);
 }
 
-// Under the lock: the link to flush because somebody wants replies, if any. What the loop leaves
-// unsent while it receives, it sends itself.
-detail::Ref<Link> Peer::take_deferred() {
-  if (!deferred_ || loop_receiving_) return {};
-  deferred_ = false;
-  return link_ && link_->has_queued() ? link_ : detail::Ref<Link>();
+// Under the lock: because somebody wants replies. What the loop leaves unsent while it receives, it
+// sends itself.
+detail::Ref<Link> Peer::link_to_flush() const {
+  return link_ && link_->has_left() && !loop_receiving_ ? link_ : detail::Ref<Link>();
 }
 
 // Under the lock: a nudge from now on is not lost.
@@ -151,19 +160,20 @@ void Peer::leave_line(Call& call) {
 void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call) {
   using SteadyClock = std::chrono::steady_clock;
   detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
-  spinner_.begin(runtime_->spin, limit);
+  base::Spinner& spinner = link->spinner();
+  spinner.begin(runtime_->spin, limit);
   bool try_first = runtime_->spin.count() > 0;
   bool waits = false;  // one system call instead of two, where its coarse limit does not matter
   for (;;) {
     if (try_first || waits) {
-      if (link->has_queued() && !link->blocked()) flush(link);
+      send_for_others(link);
       switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
         case Link::State::kFine:
           take_frames(link);
           if (!future || future->ready() || SteadyClock::now() >= limit) return;
           if (Access::settles_later(*call)) return;
           try_first = true;
-          spinner_.begin(runtime_->spin, limit);
+          spinner.begin(runtime_->spin, limit);
           continue;
         case Link::State::kBroken:
           on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
@@ -172,7 +182,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           break;
       }
       if (future && future->ready()) return;
-      try_first = spinner_.again(lingering_.load(std::memory_order_relaxed) > 0);
+      try_first = spinner.again(is_crowded());
       if (try_first) continue;
       stop_polling(link);
     }
@@ -212,6 +222,11 @@ void Peer::note_received(const Link& link, bool whole_frame) {
   Lock lock(mutex_);
   last_received_ = now;
   ++receives_;
+  // A caller that was woken by these bytes polls for the next ones.
+  if (receiver() == Receiver::kSleepingCaller && link_.get() == &link &&
+      runtime_->spin.count() > 0) {
+    set_receiver(Receiver::kPollingCaller);
+  }
   if (!whole_frame && bytes - bytes_at_life_ < kBytesOfLife) return;
   bytes_at_life_ = bytes;
   heartbeat_.on_received(now);
@@ -313,7 +328,7 @@ void Peer::note_settled(Call& call) {
 // The role belongs to a link: when `link` was lost meanwhile, another thread may have it already.
 void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
   if (link_.get() != link.get()) return;
-  receiver_ = Receiver::kNobody;
+  set_receiver(Receiver::kNobody);
   Call* waiter = nullptr;
   size_t waiting = 0;
   for (Call* each : line_) {
@@ -332,7 +347,7 @@ void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
 }
 
 void Peer::let_loop_receive() {
-  receiver_ = Receiver::kLoop;
+  set_receiver(Receiver::kLoop);
   update_interest();
 }
 
@@ -340,7 +355,7 @@ void Peer::let_loop_receive() {
 // which costs the caller nothing.
 void Peer::update_interest() {
   uint32_t wanted = Poller::kNothing;
-  if (receiver_ == Receiver::kLoop) wanted |= Poller::kReadable;
+  if (receiver() == Receiver::kLoop) wanted |= Poller::kReadable;
   if (!stream_up_ || link_->blocked()) wanted |= Poller::kWritable;
   if (std::exchange(interest_, wanted) != wanted) {
     runtime_->io.watch(link_->descriptor(), wanted, token_);
@@ -350,8 +365,8 @@ void Peer::update_interest() {
 void Peer::need_receiver() {
   Lock lock(mutex_);
   ++listeners_;
-  if (state_ == State::kConnected && receiver_ == Receiver::kNobody) let_loop_receive();
-  const detail::Ref<Link> link = take_deferred();
+  if (state_ == State::kConnected && receiver() == Receiver::kNobody) let_loop_receive();
+  const detail::Ref<Link> link = link_to_flush();
   lock.unlock();
   if (link) flush(link);
 }
@@ -362,12 +377,11 @@ void Peer::on_tick() {
   const bool idle = receives_ == receives_at_tick_;
   receives_at_tick_ = receives_;
   quiet_ticks_ = idle ? quiet_ticks_ + 1 : 0;
-  if (receiver_ == Receiver::kNobody &&
+  if (receiver() == Receiver::kNobody &&
       quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
     let_loop_receive();
   }
-  if (!deferred_) return;
-  deferred_ = false;
+  if (!link_->has_left()) return;
   const detail::Ref<Link> link = link_;
   lock.unlock();
   flush(link);

@@ -21,8 +21,7 @@ using Access = OutgoingCallAccess;
 using transport::Poller;
 
 constexpr auto kConnectTimeout = std::chrono::seconds(5);
-constexpr size_t kSentAtOnce = 8;            // calls unanswered below which each is sent at once
-constexpr size_t kEnoughToSend = 32 * 1024;  // bytes that are worth a system call of their own
+constexpr size_t kSentAtOnce = 8;  // calls unanswered below which each is sent at once
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
 constexpr int kPatienceWithLoop = 1000;
 
@@ -92,7 +91,7 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
   const bool connected = state_ == State::kConnected;
   const bool expires_soon = calls_.earliest_deadline() == terms.deadline;
   const bool alone = calls_.size() == 1;
-  if (defer) deferred_ = true;
+  if (defer) link->leave();
   if (!connected || defer) Access::never_anew(call);
   lock.unlock();
 
@@ -133,7 +132,8 @@ bool Peer::should_defer(const CallTerms& terms) const {
   // Whoever hands out replies sends what their callers have to say next, together.
   if (loop_receiving_) return true;
   if (link_->unsent_bytes() >= kEnoughToSend || link_->blocked()) return false;
-  if (receiver_ == Receiver::kPollingCaller) return true;
+  // With a CPU for everybody each does better to send for itself.
+  if (receiver() == Receiver::kPollingCaller && is_crowded()) return true;
   return !terms.caller_waits && calls_.size() >= kSentAtOnce;
 }
 
@@ -202,7 +202,7 @@ void Peer::notice_dead_link(Lock& lock) {
   const transport::Readiness ready = transport::wait_for_descriptor(
       link_->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
   if (!ready.readable) return;
-  receiver_ = Receiver::kSleepingCaller;
+  set_receiver(Receiver::kSleepingCaller);
   const detail::Ref<Link> link = link_;
   lock.unlock();
   receive_once(link);
@@ -241,7 +241,7 @@ void Peer::connect() {
   connect_by_ = now + kConnectTimeout;
   announced_.clear();
   bytes_at_life_ = 0;
-  receiver_ = Receiver::kLoop;
+  set_receiver(Receiver::kLoop);
   stream_up_ = false;
   interest_ = Poller::kReadable | Poller::kWritable;
   if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
