@@ -11,6 +11,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/clock.h"
 
@@ -44,14 +45,14 @@ class Spinner {
     return polls_ % kPollsPerYield != 0;
   }
 
-  static constexpr int kEagerPolls = 40;
-  static constexpr int kPollsPerYield = 4;
+  static constexpr uint64_t kEagerPolls = 40;
+  static constexpr uint64_t kPollsPerYield = 4;
   static constexpr int kSpinsBeforeEagerAgain = 100;
 
   Duration budget_{0};
   Time limit_ = Time::max();
   Time until_{};
-  int polls_ = 0;
+  uint64_t polls_ = 0;
   int reluctance_ = 0;
   bool eager_ = true;
 };

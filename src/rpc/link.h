@@ -39,8 +39,9 @@ class Link : public detail::RefCounted {
   void open();
 
   /// Writes what is queued, also what others queue meanwhile. Returns at once if another thread
-  /// writes: that one goes on. kBlocked: call again when the descriptor is writable.
-  State flush();
+  /// writes: that one goes on. Leaves what others queue meanwhile if it is `too_much` bytes or
+  /// more. kBlocked: call again when the descriptor is writable.
+  State flush(size_t too_much = SIZE_MAX);
   /// After queue(): the frame is left to others, who find it by has_left(), until the next flush().
   void leave() { left_.store(true, std::memory_order_relaxed); }
   bool has_left() const { return left_.load(std::memory_order_relaxed); }

@@ -7,10 +7,10 @@
 // of them the I/O loop receives for all. Replies that nobody waits for and nobody is told of may
 // lie for a pulse or two before the loop picks them up.
 //
-// Sending. The caller writes its own frame, unless another one polls for replies: that one writes
-// what has come together between two polls. With several calls unanswered already, a call that
-// nobody waits for yet is sent together with the next ones: when a reply arrives, somebody waits,
-// enough bytes are together, or at the next pulse.
+// Sending. The caller writes its own frame, unless another one polls for replies and those who wait
+// want more CPUs than there are: that one writes what has come together between two polls. With
+// several calls unanswered already, a call that nobody waits for yet is sent together with the next
+// ones: when a reply arrives, somebody waits, enough bytes are together, or at the next pulse.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -103,7 +103,7 @@ class Peer final : public detail::RefCounted {
   void queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                   const CallTerms& terms);
   bool should_defer(const CallTerms& terms) const;
-  void flush(const detail::Ref<Link>& link);
+  void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
 
   // Receiving. `receive_*` run without the lock by whoever has the role.
   bool may_receive() const;
@@ -119,7 +119,7 @@ class Peer final : public detail::RefCounted {
   detail::Ref<Link> link_to_flush() const;
   void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
   void send_for_others(const detail::Ref<Link>& link);
-  void stop_polling(const detail::Ref<Link>& link);
+  void set_polling(const detail::Ref<Link>& link, bool polling);
   bool receive_once(const detail::Ref<Link>& link);
   void take_frames(const detail::Ref<Link>& link);
   void note_received(const Link& link, bool whole_frame);

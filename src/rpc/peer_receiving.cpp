@@ -77,7 +77,11 @@ bool Peer::receive_for(Call& call, base::Time limit) {
       if (link) flush(link);
       return false;
     }
+    // Who polls sends what was left to it.
+    const bool sent_by_other = receiver() == Receiver::kPollingCaller;
+    const detail::Ref<Link> link = sent_by_other ? detail::Ref<Link>() : link_to_flush();
     lock.unlock();
+    if (link) flush(link);
     time_left = linger(call, spinner);
     if (call.future().ready()) return true;
   }
@@ -116,20 +120,21 @@ void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
   lock.lock();
 }
 
-// What others have left to the one that receives. Whoever makes it too much for that writes it all.
+// What others have left to the one that receives. Whoever makes it too much for that, or else the
+// loop, writes it.
 void Peer::send_for_others(const detail::Ref<Link>& link) {
   if (!link->has_left()) return;
-  if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link);
+  if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link, kEnoughToSend);
 }
 
-// Before a caller that receives sleeps: from now on others send for themselves.
-void Peer::stop_polling(const detail::Ref<Link>& link) {
+// Of the caller that receives. While it sleeps nothing is left to it.
+void Peer::set_polling(const detail::Ref<Link>& link, bool polling) {
   {
     Lock lock(mutex_);
-    if (link_.get() != link.get() || receiver() != Receiver::kPollingCaller) return;
-    set_receiver(Receiver::kSleepingCaller);
+    if (link_.get() != link.get()) return;
+    set_receiver(polling ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
   }
-  send_for_others(link);
+  if (!polling) send_for_others(link);
 }
 
 // Under the lock: because somebody wants replies. What the loop leaves unsent while it receives, it
@@ -162,8 +167,10 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
   detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
   base::Spinner& spinner = link->spinner();
   spinner.begin(runtime_->spin, limit);
-  bool try_first = runtime_->spin.count() > 0;
-  bool waits = false;  // one system call instead of two, where its coarse limit does not matter
+  const bool polls = runtime_->spin.count() > 0;
+  bool try_first = polls;
+  bool polling = polls;  // what others know
+  bool waits = false;    // one system call instead of two, where its coarse limit does not matter
   for (;;) {
     if (try_first || waits) {
       send_for_others(link);
@@ -174,6 +181,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           if (Access::settles_later(*call)) return;
           try_first = true;
           spinner.begin(runtime_->spin, limit);
+          if (polls && !polling) set_polling(link, polling = true);
           continue;
         case Link::State::kBroken:
           on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
@@ -184,7 +192,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
       if (future && future->ready()) return;
       try_first = spinner.again(is_crowded());
       if (try_first) continue;
-      stop_polling(link);
+      if (polling) set_polling(link, polling = false);
     }
     const base::Duration left = limit - SteadyClock::now();
     if (left.count() <= 0) return;
@@ -222,11 +230,6 @@ void Peer::note_received(const Link& link, bool whole_frame) {
   Lock lock(mutex_);
   last_received_ = now;
   ++receives_;
-  // A caller that was woken by these bytes polls for the next ones.
-  if (receiver() == Receiver::kSleepingCaller && link_.get() == &link &&
-      runtime_->spin.count() > 0) {
-    set_receiver(Receiver::kPollingCaller);
-  }
   if (!whole_frame && bytes - bytes_at_life_ < kBytesOfLife) return;
   bytes_at_life_ = bytes;
   heartbeat_.on_received(now);

@@ -255,8 +255,8 @@ void Peer::connect() {
   runtime_->io.set_due(*loop_side_, connect_by_);
 }
 
-void Peer::flush(const detail::Ref<Link>& link) {
-  switch (link->flush()) {
+void Peer::flush(const detail::Ref<Link>& link, size_t too_much) {
+  switch (link->flush(too_much)) {
     case Link::State::kFine:
       return;
     case Link::State::kBlocked: {
