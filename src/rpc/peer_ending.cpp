@@ -29,9 +29,10 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
   link_ = {};
   state_ = State::kIdle;
   connect_by_ = base::Time::max();
+  deferred_ = false;
   // The caller that receives on the lost link notices by itself; the role is free for the next
   // link.
-  set_receiver(Receiver::kNobody);
+  receiver_ = Receiver::kNobody;
   if (!was_connected) backoff_.on_failure(now);
   last_failure_ = why.message();
   std::vector<Call*> calls = calls_.take_all();
@@ -169,7 +170,7 @@ void Peer::close(const Error& why) {
     runtime_->io.unwatch(link->descriptor());
     link->close();
   }
-  set_receiver(Receiver::kNobody);
+  receiver_ = Receiver::kNobody;
   room_.notify_all();
   lock.unlock();
   runtime_->io.remove(token_);

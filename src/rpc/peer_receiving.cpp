@@ -26,12 +26,8 @@ constexpr uint64_t kBytesOfLife = 16 << 10;
 }  // namespace
 
 bool Peer::may_receive() const {
-  return receiver() == Receiver::kNobody ||
-         (receiver() == Receiver::kLoop && !loop_receiving_ && line_.empty());
-}
-
-bool Peer::caller_receives() const {
-  return receiver() == Receiver::kPollingCaller || receiver() == Receiver::kSleepingCaller;
+  return receiver_ == Receiver::kNobody ||
+         (receiver_ == Receiver::kLoop && !loop_receiving_ && line_.empty());
 }
 
 bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
@@ -60,87 +56,32 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
 
 // False: another thread receives, and this one stands in line.
 bool Peer::receive_for(Call& call, base::Time limit) {
-  base::Spinner spinner;
-  spinner.begin(runtime_->spin, limit);
-  for (bool time_left = runtime_->spin.count() > 0;;) {
-    Lock lock(mutex_);
-    if (call.future().ready()) return true;
-    const bool concerned = state_ == State::kConnected && !Access::settles_later(call);
-    if (concerned && may_receive()) {
-      receive_as_caller(lock, limit, &call);
-      return true;
-    }
-    if (!concerned || !time_left) {
-      enter_line(call);
-      const detail::Ref<Link> link = link_to_flush();
-      lock.unlock();
-      if (link) flush(link);
-      return false;
-    }
-    // Who polls sends what was left to it.
-    const bool sent_by_other = receiver() == Receiver::kPollingCaller;
-    const detail::Ref<Link> link = sent_by_other ? detail::Ref<Link>() : link_to_flush();
+  Lock lock(mutex_);
+  if (call.future().ready()) return true;
+  if (state_ == State::kConnected && may_receive() && !Access::settles_later(call)) {
+    receiver_ = Receiver::kCaller;
+    deferred_ = false;
+    const detail::Ref<Link> link = link_;
     lock.unlock();
-    if (link) flush(link);
-    time_left = linger(call, spinner);
-    if (call.future().ready()) return true;
+    if (link->has_queued()) flush(link);
+    receive_until(link, limit, &call);
+    lock.lock();
+    pass_on_receiving(link);
+    return true;
   }
-}
-
-// Another thread receives, and the reply may be near: this one leaves the CPU to it, but is there
-// when the reply is or when nobody receives any more. To sleep and be woken would cost more.
-// False: it is time to sleep.
-bool Peer::linger(Call& call, base::Spinner& spinner) {
-  lingering_.fetch_add(1, std::memory_order_relaxed);
-  bool time_left;
-  do {
-    time_left = spinner.again();
-  } while (time_left && !call.future().ready() && receiver() != Receiver::kNobody);
-  lingering_.fetch_sub(1, std::memory_order_relaxed);
-  return time_left;
-}
-
-// Those who linger, this thread and the peer want more CPUs than there are.
-bool Peer::is_crowded() const {
-  return lingering_.load(std::memory_order_relaxed) + 2 > runtime_->cpus;
-}
-
-// Called and returns with the lock held; receives without it.
-void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
-  set_receiver(runtime_->spin.count() > 0 ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
-  const detail::Ref<Link> link = link_;
+  enter_line(call);
+  const detail::Ref<Link> link = take_deferred();
   lock.unlock();
-  send_for_others(link);
-  receive_until(link, limit, call);
-  lock.lock();
-  pass_on_receiving(link);
-  if (!link->has_left()) return;
-  lock.unlock();
-  send_for_others(link);
-  lock.lock();
+  if (link) flush(link);
+  return false;
 }
 
-// What others have left to the one that receives. Whoever makes it too much for that, or else the
-// loop, writes it.
-void Peer::send_for_others(const detail::Ref<Link>& link) {
-  if (!link->has_left()) return;
-  if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link, kEnoughToSend);
-}
-
-// Of the caller that receives. While it sleeps nothing is left to it.
-void Peer::set_polling(const detail::Ref<Link>& link, bool polling) {
-  {
-    Lock lock(mutex_);
-    if (link_.get() != link.get()) return;
-    set_receiver(polling ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
-  }
-  if (!polling) send_for_others(link);
-}
-
-// Under the lock: because somebody wants replies. What the loop leaves unsent while it receives, it
-// sends itself.
-detail::Ref<Link> Peer::link_to_flush() const {
-  return link_ && link_->has_left() && !loop_receiving_ ? link_ : detail::Ref<Link>();
+// Under the lock: the link to flush because somebody wants replies, if any. What the loop leaves
+// unsent while it receives, it sends itself.
+detail::Ref<Link> Peer::take_deferred() {
+  if (!deferred_ || loop_receiving_) return {};
+  deferred_ = false;
+  return link_;
 }
 
 // Under the lock: a nudge from now on is not lost.
@@ -165,23 +106,17 @@ void Peer::leave_line(Call& call) {
 void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call) {
   using SteadyClock = std::chrono::steady_clock;
   detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
-  base::Spinner& spinner = link->spinner();
-  spinner.begin(runtime_->spin, limit);
-  const bool polls = runtime_->spin.count() > 0;
-  bool try_first = polls;
-  bool polling = polls;  // what others know
-  bool waits = false;    // one system call instead of two, where its coarse limit does not matter
+  spinner_.begin(runtime_->spin);
+  bool try_first = runtime_->spin.count() > 0;
+  bool waits = false;  // one system call instead of two, where its coarse limit does not matter
   for (;;) {
     if (try_first || waits) {
-      send_for_others(link);
       switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
         case Link::State::kFine:
           take_frames(link);
           if (!future || future->ready() || SteadyClock::now() >= limit) return;
           if (Access::settles_later(*call)) return;
           try_first = true;
-          spinner.begin(runtime_->spin, limit);
-          if (polls && !polling) set_polling(link, polling = true);
           continue;
         case Link::State::kBroken:
           on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
@@ -190,9 +125,8 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           break;
       }
       if (future && future->ready()) return;
-      try_first = spinner.again(is_crowded());
+      try_first = spinner_.again();
       if (try_first) continue;
-      if (polling) set_polling(link, polling = false);
     }
     const base::Duration left = limit - SteadyClock::now();
     if (left.count() <= 0) return;
@@ -331,7 +265,7 @@ void Peer::note_settled(Call& call) {
 // The role belongs to a link: when `link` was lost meanwhile, another thread may have it already.
 void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
   if (link_.get() != link.get()) return;
-  set_receiver(Receiver::kNobody);
+  receiver_ = Receiver::kNobody;
   Call* waiter = nullptr;
   size_t waiting = 0;
   for (Call* each : line_) {
@@ -350,7 +284,7 @@ void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
 }
 
 void Peer::let_loop_receive() {
-  set_receiver(Receiver::kLoop);
+  receiver_ = Receiver::kLoop;
   update_interest();
 }
 
@@ -358,7 +292,7 @@ void Peer::let_loop_receive() {
 // which costs the caller nothing.
 void Peer::update_interest() {
   uint32_t wanted = Poller::kNothing;
-  if (receiver() == Receiver::kLoop) wanted |= Poller::kReadable;
+  if (receiver_ == Receiver::kLoop) wanted |= Poller::kReadable;
   if (!stream_up_ || link_->blocked()) wanted |= Poller::kWritable;
   if (std::exchange(interest_, wanted) != wanted) {
     runtime_->io.watch(link_->descriptor(), wanted, token_);
@@ -368,8 +302,8 @@ void Peer::update_interest() {
 void Peer::need_receiver() {
   Lock lock(mutex_);
   ++listeners_;
-  if (state_ == State::kConnected && receiver() == Receiver::kNobody) let_loop_receive();
-  const detail::Ref<Link> link = link_to_flush();
+  if (state_ == State::kConnected && receiver_ == Receiver::kNobody) let_loop_receive();
+  const detail::Ref<Link> link = take_deferred();
   lock.unlock();
   if (link) flush(link);
 }
@@ -380,11 +314,12 @@ void Peer::on_tick() {
   const bool idle = receives_ == receives_at_tick_;
   receives_at_tick_ = receives_;
   quiet_ticks_ = idle ? quiet_ticks_ + 1 : 0;
-  if (receiver() == Receiver::kNobody &&
+  if (receiver_ == Receiver::kNobody &&
       quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
     let_loop_receive();
   }
-  if (!link_->has_left()) return;
+  if (!deferred_) return;
+  deferred_ = false;
   const detail::Ref<Link> link = link_;
   lock.unlock();
   flush(link);
