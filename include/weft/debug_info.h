@@ -29,6 +29,7 @@ struct PeerStats {
   uint64_t calls = 0, failed = 0;
   uint64_t bytes_sent = 0, bytes_received = 0;
   uint64_t connects = 0;
+  uint64_t handovers = 0;  // times a caller left it to another thread to receive replies
   LatencySummary round_trip;
 };
 

@@ -2,12 +2,16 @@
 //
 // The answer usually comes within a few polls, and giving up the CPU between them would cost more
 // than they do. Where it does not come so soon the peer may need this very CPU: then every few
-// polls yield, and the next spins start with yielding at once until it is time to try again.
+// polls yield, and the next spins start with yielding at once until it is time to try again. Where
+// others are known to want the CPU every poll yields.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 
 #include <sched.h>
+
+#include <algorithm>
+#include <cstdint>
 
 #include "base/clock.h"
 
@@ -15,33 +19,40 @@ namespace weft::base {
 
 class Spinner {
  public:
-  void begin(Duration budget) {
+  /// Polls for `budget`, but not beyond `limit`.
+  void begin(Duration budget, Time limit = Time::max()) {
     budget_ = budget;
+    limit_ = limit;
     polls_ = 0;
     eager_ = reluctance_ == 0;
     if (!eager_) --reluctance_;
   }
 
   /// After a poll that found nothing: whether to poll again.
-  bool again() {
+  bool again(bool crowded = false) {
     if (budget_.count() <= 0) return false;
     ++polls_;
-    if (polls_ == 1) until_ = std::chrono::steady_clock::now() + budget_;
-    if (eager_ && polls_ <= kEagerPolls) return true;
-    if (eager_ && polls_ == kEagerPolls + 1) reluctance_ = kSpinsBeforeEagerAgain;
-    if (polls_ % kPollsPerYield != 0) return true;
+    if (polls_ == 1) until_ = std::min(later(std::chrono::steady_clock::now(), budget_), limit_);
+    if (!crowded && worth_keeping_cpu()) return true;
     sched_yield();
     return std::chrono::steady_clock::now() < until_;
   }
 
  private:
-  static constexpr int kEagerPolls = 40;
-  static constexpr int kPollsPerYield = 4;
+  bool worth_keeping_cpu() {
+    if (eager_ && polls_ <= kEagerPolls) return true;
+    if (eager_ && polls_ == kEagerPolls + 1) reluctance_ = kSpinsBeforeEagerAgain;
+    return polls_ % kPollsPerYield != 0;
+  }
+
+  static constexpr uint64_t kEagerPolls = 40;
+  static constexpr uint64_t kPollsPerYield = 4;
   static constexpr int kSpinsBeforeEagerAgain = 100;
 
   Duration budget_{0};
+  Time limit_ = Time::max();
   Time until_{};
-  int polls_ = 0;
+  uint64_t polls_ = 0;
   int reluctance_ = 0;
   bool eager_ = true;
 };

@@ -329,7 +329,7 @@ Termination::Verdict AgentCore::wait_for_group() {
     try {
       // Limited, so that a change of coordinator is noticed.
       const Termination::Verdict verdict =
-          own_call<sys_report>(*this, rank, kReportTimeout, now.idle, now.activity).wait();
+          wait_patiently(own_call<sys_report>(*this, rank, kReportTimeout, now.idle, now.activity));
       if (verdict.finished) return verdict;
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kShuttingDown) break;
@@ -446,6 +446,7 @@ DebugInfo AgentCore::debug_info() {
     stats.calls = counted.calls.value();
     stats.failed = counted.failed.value();
     stats.connects = counted.connects.value();
+    stats.handovers = counted.handovers.value();
     stats.bytes_sent = peer->bytes_sent();
     stats.bytes_received = peer->bytes_received();
     stats.round_trip = summarize(counted.round_trip);

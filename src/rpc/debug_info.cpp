@@ -27,10 +27,10 @@ std::ostream& operator<<(std::ostream& out, const DebugInfo& info) {
   }
   for (const PeerStats& peer : info.peers) {
     out << fmt::format(
-        "  peer {:<20} {:<10} calls {:>9}  failed {:>7}  connects {:>3}  sent {:>12} B  received "
-        "{:>12} B  {}\n",
-        peer.name, peer.state, peer.calls, peer.failed, peer.connects, peer.bytes_sent,
-        peer.bytes_received, latency(peer.round_trip));
+        "  peer {:<20} {:<10} calls {:>9}  failed {:>7}  connects {:>3}  handovers {:>7}  sent "
+        "{:>12} B  received {:>12} B  {}\n",
+        peer.name, peer.state, peer.calls, peer.failed, peer.connects, peer.handovers,
+        peer.bytes_sent, peer.bytes_received, latency(peer.round_trip));
   }
   return out;
 }

@@ -53,8 +53,9 @@ void Link::open() {
   held_.clear();
 }
 
-Link::State Link::flush() {
+Link::State Link::flush(size_t too_much) {
   std::unique_lock lock(mutex_);
+  left_.store(false, std::memory_order_relaxed);
   if (!why_broken_.empty()) return State::kBroken;
   if (writing_) return State::kFine;
   writing_ = true;
@@ -62,6 +63,10 @@ Link::State Link::flush() {
   while (state == State::kFine) {
     if (writing_out_.empty()) {
       if (queued_.empty()) break;
+      if (queued_.bytes() >= too_much) {
+        state = State::kBlocked;
+        break;
+      }
       std::swap(writing_out_, queued_);
     }
     state = write_out(lock);

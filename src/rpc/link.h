@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/spinner.h"
 #include "transport/connection.h"
 #include "weft/codec.h"
 #include "weft/detail/ref_counted.h"
@@ -38,8 +39,12 @@ class Link : public detail::RefCounted {
   void open();
 
   /// Writes what is queued, also what others queue meanwhile. Returns at once if another thread
-  /// writes: that one goes on. kBlocked: call again when the descriptor is writable.
-  State flush();
+  /// writes: that one goes on. Leaves what others queue meanwhile if it is `too_much` bytes or
+  /// more. kBlocked: call again when the descriptor is writable.
+  State flush(size_t too_much = SIZE_MAX);
+  /// After queue(): the frame is left to others, who find it by has_left(), until the next flush().
+  void leave() { left_.store(true, std::memory_order_relaxed); }
+  bool has_left() const { return left_.load(std::memory_order_relaxed); }
   bool has_queued() const { return queued_bytes_.load(std::memory_order_relaxed) != 0; }
   bool blocked() const { return blocked_.load(std::memory_order_relaxed); }
   size_t unsent_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
@@ -60,6 +65,8 @@ class Link : public detail::RefCounted {
   wire::FrameDecoder& decoder() { return decoder_; }
   bool within_frame() const { return !decoder_.at_frame_boundary(); }
   uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
+  /// For whoever receives to poll with.
+  base::Spinner& spinner() { return spinner_; }
 
   bool broken() const;
   std::string why_broken() const;
@@ -84,10 +91,12 @@ class Link : public detail::RefCounted {
   uint64_t stream_end_ = 0;
   std::string why_broken_;
   std::atomic<bool> blocked_{false};
+  std::atomic<bool> left_{false};  // set after, cleared in a section of the mutex: needs no order
   std::atomic<size_t> queued_bytes_{0};
   std::atomic<uint64_t> sent_bytes_{0};
   std::atomic<uint64_t> offered_bytes_{0};
 
+  base::Spinner spinner_;
   wire::FrameDecoder decoder_;
   wire::Frame frame_;
   std::atomic<uint64_t> received_bytes_{0};

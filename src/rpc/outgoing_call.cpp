@@ -17,7 +17,7 @@ void OutgoingCall::cancel_call() {
 }
 
 void OutgoingCall::need_receiver() {
-  if (peer_) peer_->need_receiver();
+  if (peer_) peer_->need_receiver(*this);
 }
 
 }  // namespace weft::detail

@@ -33,6 +33,7 @@ struct OutgoingCallAccess {
   static bool settles_later(const Call& call) {
     return call.settles_later_.load(std::memory_order_acquire);
   }
+  static bool& listened_to(Call& call) { return call.listened_to_; }
   static std::atomic<uint32_t>& in_line(Call& call) { return call.in_line_; }
   static std::vector<detail::Ref<detail::RefCounted>>& kept(Call& call) { return call.kept_; }
   static void never_anew(Call& call) { call.phase_.store(Call::kStarted); }

@@ -18,4 +18,13 @@ auto own_call(AgentCore& agent, int rank, Timeout timeout, const Args&... args) 
   return detail::FutureAccess::make<typename Function::Result>(std::move(pending));
 }
 
+/// For what may take long: the thread does not receive the reply itself, so that calls of others to
+/// the same peer stay as quick as if it did not wait. Whoever receives next settles it, or the I/O
+/// loop a few milliseconds late.
+template <typename T>
+T wait_patiently(const Future<T>& future) {
+  detail::FutureAccess::state(future).FutureCore::wait_until(std::nullopt);
+  return future.wait();
+}
+
 }  // namespace weft::rpc

@@ -51,8 +51,8 @@ void Peer::on_event(bool readable, bool writable) {
     }
     stream_up_ = true;
   }
-  const bool receive = readable && receiver_ != Receiver::kCaller;
-  if (receive) receiver_ = Receiver::kLoop;
+  const bool receive = readable && !caller_receives();
+  if (receive) set_receiver(Receiver::kLoop);
   loop_receiving_ = receive;
   lock.unlock();
 
@@ -64,8 +64,7 @@ void Peer::on_event(bool readable, bool writable) {
   if (link_.get() != link.get()) return;
   update_interest();
   // Callers that were answered above and called again have left their frames for us.
-  const bool left = state_ == State::kConnected && (deferred_ || link->has_queued());
-  deferred_ = false;
+  const bool left = state_ == State::kConnected && link->has_queued();
   lock.unlock();
   if (left) flush(link);
 }
@@ -142,7 +141,7 @@ void Peer::on_time(base::Time now) {
                                                        silence / std::chrono::milliseconds(1)));
         break;
     }
-    if (ping && receiver_ == Receiver::kNobody) let_loop_receive();
+    if (ping && receiver() == Receiver::kNobody) let_loop_receive();
   }
   lock.unlock();
 

@@ -2,13 +2,15 @@
 // receives the answers.
 //
 // Receiving. A caller that waits receives for itself, so its reply wakes nobody else; it settles
-// other callers' replies on the way. When it leaves while others wait, one waiter is nudged to take
-// over; with several waiters the I/O loop receives for all. Replies that nobody waits for and
-// nobody is told of may lie for a pulse or two before the loop picks them up.
+// other callers' replies on the way. Others linger for a moment, ready to take over when it leaves,
+// then sleep in a line. When it leaves while others sleep, one is nudged to take over; with several
+// of them, or if that one has slept for long, the I/O loop receives for all. Replies that nobody
+// waits for and nobody is told of may lie for a pulse or two before the loop picks them up.
 //
-// Sending. The caller writes its own frame. With several calls unanswered already, a call that
-// nobody waits for yet is sent together with the next ones: when a reply arrives, somebody waits,
-// enough bytes are together, or at the next pulse.
+// Sending. The caller writes its own frame, unless another one polls for replies and those who wait
+// want more CPUs than there are: that one writes what has come together between two polls. With
+// several calls unanswered already, a call that nobody waits for yet is sent together with the next
+// ones: when a reply arrives, somebody waits, enough bytes are together, or at the next pulse.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -22,7 +24,6 @@
 #include <vector>
 
 #include "base/adaptive_mutex.h"
-#include "base/spinner.h"
 #include "observe/counter.h"
 #include "observe/histogram.h"
 #include "rpc/backoff.h"
@@ -46,7 +47,7 @@ struct CallTerms {
 };
 
 struct PeerCounters {
-  observe::Counter calls, failed, connects;
+  observe::Counter calls, failed, connects, handovers;
   std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};  // of links that are gone
   observe::Histogram round_trip;
 };
@@ -66,8 +67,8 @@ class Peer final : public detail::RefCounted {
   void cancel(detail::OutgoingCall& call);
   void cancel(uint64_t call_id);
   bool is_pending(uint64_t call_id);
-  /// Somebody wants to be told when replies come.
-  void need_receiver();
+  /// Somebody wants to be told when the reply comes.
+  void need_receiver(detail::OutgoingCall& call);
 
   /// Called by the pulse.
   void on_tick();
@@ -84,7 +85,7 @@ class Peer final : public detail::RefCounted {
  private:
   class LoopSide;
   enum class State { kIdle, kConnecting, kConnected, kClosed };
-  enum class Receiver { kNobody, kCaller, kLoop };
+  enum class Receiver { kNobody, kPollingCaller, kSleepingCaller, kLoop };
   using Lock = std::unique_lock<base::AdaptiveMutex>;
   using Call = detail::OutgoingCall;
 
@@ -102,15 +103,24 @@ class Peer final : public detail::RefCounted {
   void queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                   const CallTerms& terms);
   bool should_defer(const CallTerms& terms) const;
-  void flush(const detail::Ref<Link>& link);
+  void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
 
   // Receiving. `receive_*` run without the lock by whoever has the role.
   bool may_receive() const;
+  bool all_sleep_long() const;
+  Receiver receiver() const { return receiver_.load(std::memory_order_relaxed); }
+  void set_receiver(Receiver who) { receiver_.store(who, std::memory_order_relaxed); }
+  bool caller_receives() const;
   bool receive_for(Call& call, base::Time limit);
+  bool linger(Call& call, base::Spinner& spinner);
+  bool is_crowded() const;
+  void receive_as_caller(Lock& lock, base::Time limit, const Call* call);
   void enter_line(Call& call);
   void leave_line(Call& call);
-  detail::Ref<Link> take_deferred();
+  detail::Ref<Link> link_to_flush() const;
   void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
+  void send_for_others(const detail::Ref<Link>& link);
+  void set_polling(const detail::Ref<Link>& link, bool polling);
   bool receive_once(const detail::Ref<Link>& link);
   void take_frames(const detail::Ref<Link>& link);
   void note_received(const Link& link, bool whole_frame);
@@ -141,6 +151,8 @@ class Peer final : public detail::RefCounted {
   Error timeout_error(Call& call, bool queued);
   bool was_sent(Call& call, const Link* link) const;
 
+  static constexpr size_t kEnoughToSend = 32 * 1024;  // bytes worth a system call of their own
+
   const std::shared_ptr<Runtime> runtime_;
   const Member member_;
   PeerCounters counters_;
@@ -162,19 +174,25 @@ class Peer final : public detail::RefCounted {
   bool blocked_at_last_time_ = false;
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
-  Receiver receiver_ = Receiver::kNobody;
-  base::Spinner spinner_;   // belongs to the caller that receives
-  bool stream_up_ = false;  // the transport has connected; the hello may be on its way
-  uint32_t interest_ = 0;   // what the loop watches the descriptor for
+  bool stream_up_ = false;       // the transport has connected; the hello may be on its way
+  uint32_t interest_ = 0;        // what the loop watches the descriptor for
   bool loop_receiving_ = false;
-  std::vector<Call*> line_;  // of callers that sleep while another thread receives
-  size_t listeners_ = 0;     // calls with continuations
-  bool deferred_ = false;
+  // Callers that sleep while another thread receives, in order of arrival.
+  struct Sleeper {
+    Call* call;
+    uint32_t since;  // tick
+  };
+  std::vector<Sleeper> line_;
+  size_t listeners_ = 0;  // calls with continuations
   base::Time last_received_{};
   uint64_t bytes_at_life_ = 0;  // received over this link when the heartbeat last heard of it
   uint32_t receives_ = 0;
   uint32_t receives_at_tick_ = 0;
+  uint32_t ticks_ = 0;
   int quiet_ticks_ = 0;
+  // Each on a cache line of its own: callers that linger look at the first all the time.
+  alignas(64) std::atomic<Receiver> receiver_{Receiver::kNobody};  // changed under the lock
+  alignas(64) std::atomic<uint32_t> lingering_{0};  // callers that wait but do not sleep yet
 };
 
 }  // namespace weft::rpc

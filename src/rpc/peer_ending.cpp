@@ -29,10 +29,9 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
   link_ = {};
   state_ = State::kIdle;
   connect_by_ = base::Time::max();
-  deferred_ = false;
   // The caller that receives on the lost link notices by itself; the role is free for the next
   // link.
-  receiver_ = Receiver::kNobody;
+  set_receiver(Receiver::kNobody);
   if (!was_connected) backoff_.on_failure(now);
   last_failure_ = why.message();
   std::vector<Call*> calls = calls_.take_all();
@@ -86,14 +85,15 @@ void Peer::settle_refused(Call& call, const Error& error) {
   call.future().settle_error(error, &runtime_->io);
 }
 
-// Under the lock, of a call taken out of the table: its place in the window and in the line.
+// Under the lock, of a call taken out of the table: its place in the window, in the line and among
+// those listened to.
 void Peer::forget(Call& call) {
   window_.close(Access::depth(call), Access::bytes(call));
   if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
-    std::erase(line_, &call);
+    std::erase_if(line_, [&call](const Sleeper& each) { return each.call == &call; });
     Access::in_line(call).store(0, std::memory_order_release);
   }
-  if (calls_.empty()) listeners_ = 0;
+  if (std::exchange(Access::listened_to(call), false)) --listeners_;
   if (waiting_for_room_ > 0) room_.notify_all();
 }
 
@@ -170,7 +170,7 @@ void Peer::close(const Error& why) {
     runtime_->io.unwatch(link->descriptor());
     link->close();
   }
-  receiver_ = Receiver::kNobody;
+  set_receiver(Receiver::kNobody);
   room_.notify_all();
   lock.unlock();
   runtime_->io.remove(token_);

@@ -19,6 +19,7 @@ using Access = OutgoingCallAccess;
 using transport::Poller;
 
 constexpr int kQuietTicksBeforeWatching = 10;
+constexpr uint32_t kTicksOfLongSleep = 10;
 // Fewer bytes of an unfinished frame are no sign of life: they may be the answers to our pings,
 // taken for the body of a frame that claims more than it has.
 constexpr uint64_t kBytesOfLife = 16 << 10;
@@ -26,8 +27,18 @@ constexpr uint64_t kBytesOfLife = 16 << 10;
 }  // namespace
 
 bool Peer::may_receive() const {
-  return receiver_ == Receiver::kNobody ||
-         (receiver_ == Receiver::kLoop && !loop_receiving_ && line_.empty());
+  return receiver() == Receiver::kNobody ||
+         (receiver() == Receiver::kLoop && !loop_receiving_ && all_sleep_long());
+}
+
+// Under the lock: of those in line nobody is likely to be answered just now, so the loop need not
+// receive for their sake while a caller does.
+bool Peer::all_sleep_long() const {
+  return line_.empty() || ticks_ - line_.back().since >= kTicksOfLongSleep;
+}
+
+bool Peer::caller_receives() const {
+  return receiver() == Receiver::kPollingCaller || receiver() == Receiver::kSleepingCaller;
 }
 
 bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
@@ -56,37 +67,93 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
 
 // False: another thread receives, and this one stands in line.
 bool Peer::receive_for(Call& call, base::Time limit) {
-  Lock lock(mutex_);
-  if (call.future().ready()) return true;
-  if (state_ == State::kConnected && may_receive() && !Access::settles_later(call)) {
-    receiver_ = Receiver::kCaller;
-    deferred_ = false;
-    const detail::Ref<Link> link = link_;
+  base::Spinner spinner;
+  spinner.begin(runtime_->spin, limit);
+  for (bool time_left = runtime_->spin.count() > 0;;) {
+    Lock lock(mutex_);
+    if (call.future().ready()) return true;
+    const bool concerned = state_ == State::kConnected && !Access::settles_later(call);
+    if (concerned && may_receive()) {
+      receive_as_caller(lock, limit, &call);
+      return true;
+    }
+    if (!concerned || !time_left) {
+      enter_line(call);
+      const detail::Ref<Link> link = link_to_flush();
+      lock.unlock();
+      if (link) flush(link);
+      return false;
+    }
+    // Who polls sends what was left to it.
+    const bool sent_by_other = receiver() == Receiver::kPollingCaller;
+    const detail::Ref<Link> link = sent_by_other ? detail::Ref<Link>() : link_to_flush();
     lock.unlock();
-    if (link->has_queued()) flush(link);
-    receive_until(link, limit, &call);
-    lock.lock();
-    pass_on_receiving(link);
-    return true;
+    if (link) flush(link);
+    time_left = linger(call, spinner);
+    if (call.future().ready()) return true;
   }
-  enter_line(call);
-  const detail::Ref<Link> link = take_deferred();
-  lock.unlock();
-  if (link) flush(link);
-  return false;
 }
 
-// Under the lock: the link to flush because somebody wants replies, if any. What the loop leaves
-// unsent while it receives, it sends itself.
-detail::Ref<Link> Peer::take_deferred() {
-  if (!deferred_ || loop_receiving_) return {};
-  deferred_ = false;
-  return link_;
+// Another thread receives, and the reply may be near: this one leaves the CPU to it, but is there
+// when the reply is or when nobody receives any more. To sleep and be woken would cost more.
+// False: it is time to sleep.
+bool Peer::linger(Call& call, base::Spinner& spinner) {
+  lingering_.fetch_add(1, std::memory_order_relaxed);
+  bool time_left;
+  do {
+    time_left = spinner.again();
+  } while (time_left && !call.future().ready() && receiver() != Receiver::kNobody);
+  lingering_.fetch_sub(1, std::memory_order_relaxed);
+  return time_left;
+}
+
+// Those who linger, this thread and the peer want more CPUs than there are.
+bool Peer::is_crowded() const {
+  return lingering_.load(std::memory_order_relaxed) + 2 > runtime_->cpus;
+}
+
+// Called and returns with the lock held; receives without it.
+void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
+  set_receiver(runtime_->spin.count() > 0 ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
+  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  send_for_others(link);
+  receive_until(link, limit, call);
+  lock.lock();
+  pass_on_receiving(link);
+  if (!link->has_left()) return;
+  lock.unlock();
+  send_for_others(link);
+  lock.lock();
+}
+
+// What others have left to the one that receives. Whoever makes it too much for that, or else the
+// loop, writes it.
+void Peer::send_for_others(const detail::Ref<Link>& link) {
+  if (!link->has_left()) return;
+  if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link, kEnoughToSend);
+}
+
+// Of the caller that receives. While it sleeps nothing is left to it.
+void Peer::set_polling(const detail::Ref<Link>& link, bool polling) {
+  {
+    Lock lock(mutex_);
+    if (link_.get() != link.get()) return;
+    set_receiver(polling ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
+  }
+  if (!polling) send_for_others(link);
+}
+
+// Under the lock: because somebody wants replies. What the loop leaves unsent while it receives, it
+// sends itself.
+detail::Ref<Link> Peer::link_to_flush() const {
+  return link_ && link_->has_left() && !loop_receiving_ ? link_ : detail::Ref<Link>();
 }
 
 // Under the lock: a nudge from now on is not lost.
 void Peer::enter_line(Call& call) {
-  line_.push_back(&call);
+  counters_.handovers.add();
+  line_.push_back({&call, ticks_});
   Access::in_line(call).fetch_add(1, std::memory_order_relaxed);
   Access::mark_sleeper(call);
 }
@@ -96,7 +163,8 @@ void Peer::enter_line(Call& call) {
 void Peer::leave_line(Call& call) {
   if (Access::in_line(call).load(std::memory_order_acquire) == 0) return;
   Lock lock(mutex_);
-  const auto found = std::find(line_.begin(), line_.end(), &call);
+  const auto found = std::find_if(line_.begin(), line_.end(),
+                                  [&call](const Sleeper& each) { return each.call == &call; });
   if (found == line_.end()) return;
   line_.erase(found);
   Access::in_line(call).fetch_sub(1, std::memory_order_relaxed);
@@ -106,17 +174,23 @@ void Peer::leave_line(Call& call) {
 void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call) {
   using SteadyClock = std::chrono::steady_clock;
   detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
-  spinner_.begin(runtime_->spin);
-  bool try_first = runtime_->spin.count() > 0;
-  bool waits = false;  // one system call instead of two, where its coarse limit does not matter
+  base::Spinner& spinner = link->spinner();
+  spinner.begin(runtime_->spin, limit);
+  const bool polls = runtime_->spin.count() > 0;
+  bool try_first = polls;
+  bool polling = polls;  // what others know
+  bool waits = false;    // one system call instead of two, where its coarse limit does not matter
   for (;;) {
     if (try_first || waits) {
+      send_for_others(link);
       switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
         case Link::State::kFine:
           take_frames(link);
           if (!future || future->ready() || SteadyClock::now() >= limit) return;
           if (Access::settles_later(*call)) return;
           try_first = true;
+          spinner.begin(runtime_->spin, limit);
+          if (polls && !polling) set_polling(link, polling = true);
           continue;
         case Link::State::kBroken:
           on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
@@ -125,8 +199,9 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           break;
       }
       if (future && future->ready()) return;
-      try_first = spinner_.again();
+      try_first = spinner.again(is_crowded());
       if (try_first) continue;
+      if (polling) set_polling(link, polling = false);
     }
     const base::Duration left = limit - SteadyClock::now();
     if (left.count() <= 0) return;
@@ -265,16 +340,19 @@ void Peer::note_settled(Call& call) {
 // The role belongs to a link: when `link` was lost meanwhile, another thread may have it already.
 void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
   if (link_.get() != link.get()) return;
-  receiver_ = Receiver::kNobody;
+  set_receiver(Receiver::kNobody);
   Call* waiter = nullptr;
   size_t waiting = 0;
-  for (Call* each : line_) {
-    if (each->future().ready()) continue;  // about to leave
-    waiter = each;
+  for (const Sleeper& each : line_) {
+    // About to leave, or without need of anybody to receive.
+    if (each.call->future().ready() || Access::settles_later(*each.call)) continue;
+    waiter = each.call;
     ++waiting;
   }
-  if (waiting == 1 && listeners_ == 0) {
+  if (waiting > 0 || listeners_ > 0) counters_.handovers.add();
+  if (waiting == 1 && listeners_ == 0 && !all_sleep_long()) {
     Access::nudge(*waiter);
+    runtime_->pulse.touch();  // in case the waiter gives up just now
   } else if (waiting > 0 || listeners_ > 0) {
     let_loop_receive();
   } else {
@@ -284,7 +362,7 @@ void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
 }
 
 void Peer::let_loop_receive() {
-  receiver_ = Receiver::kLoop;
+  set_receiver(Receiver::kLoop);
   update_interest();
 }
 
@@ -292,34 +370,36 @@ void Peer::let_loop_receive() {
 // which costs the caller nothing.
 void Peer::update_interest() {
   uint32_t wanted = Poller::kNothing;
-  if (receiver_ == Receiver::kLoop) wanted |= Poller::kReadable;
+  if (receiver() == Receiver::kLoop) wanted |= Poller::kReadable;
   if (!stream_up_ || link_->blocked()) wanted |= Poller::kWritable;
   if (std::exchange(interest_, wanted) != wanted) {
     runtime_->io.watch(link_->descriptor(), wanted, token_);
   }
 }
 
-void Peer::need_receiver() {
+// Of a call that has been started: nobody makes it anew.
+void Peer::need_receiver(Call& call) {
   Lock lock(mutex_);
-  ++listeners_;
-  if (state_ == State::kConnected && receiver_ == Receiver::kNobody) let_loop_receive();
-  const detail::Ref<Link> link = take_deferred();
+  if (!calls_.contains(Access::id(call))) return;  // its reply is being handed out
+  if (!std::exchange(Access::listened_to(call), true)) ++listeners_;
+  if (state_ == State::kConnected && receiver() == Receiver::kNobody) let_loop_receive();
+  const detail::Ref<Link> link = link_to_flush();
   lock.unlock();
   if (link) flush(link);
 }
 
 void Peer::on_tick() {
   Lock lock(mutex_);
+  ++ticks_;
   if (state_ != State::kConnected) return;
   const bool idle = receives_ == receives_at_tick_;
   receives_at_tick_ = receives_;
   quiet_ticks_ = idle ? quiet_ticks_ + 1 : 0;
-  if (receiver_ == Receiver::kNobody &&
+  if (receiver() == Receiver::kNobody &&
       quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
     let_loop_receive();
   }
-  if (!deferred_) return;
-  deferred_ = false;
+  if (!link_->has_left()) return;
   const detail::Ref<Link> link = link_;
   lock.unlock();
   flush(link);

@@ -21,8 +21,7 @@ using Access = OutgoingCallAccess;
 using transport::Poller;
 
 constexpr auto kConnectTimeout = std::chrono::seconds(5);
-constexpr size_t kSentAtOnce = 8;            // calls unanswered below which each is sent at once
-constexpr size_t kEnoughToSend = 32 * 1024;  // bytes that are worth a system call of their own
+constexpr size_t kSentAtOnce = 8;  // calls unanswered below which each is sent at once
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
 constexpr int kPatienceWithLoop = 1000;
 
@@ -92,7 +91,7 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
   const bool connected = state_ == State::kConnected;
   const bool expires_soon = calls_.earliest_deadline() == terms.deadline;
   const bool alone = calls_.size() == 1;
-  if (defer) deferred_ = true;
+  if (defer) link->leave();
   if (!connected || defer) Access::never_anew(call);
   lock.unlock();
 
@@ -130,9 +129,12 @@ bool Peer::settle_if_sent(Call& call, const Link& link) {
 }
 
 bool Peer::should_defer(const CallTerms& terms) const {
-  if (loop_receiving_) return true;  // it sends when it has handed out the replies at hand
-  return !terms.caller_waits && calls_.size() >= kSentAtOnce && !link_->blocked() &&
-         link_->unsent_bytes() < kEnoughToSend;
+  // Whoever hands out replies sends what their callers have to say next, together.
+  if (loop_receiving_) return true;
+  if (link_->unsent_bytes() >= kEnoughToSend || link_->blocked()) return false;
+  // With a CPU for everybody each does better to send for itself.
+  if (receiver() == Receiver::kPollingCaller && is_crowded()) return true;
+  return !terms.caller_waits && calls_.size() >= kSentAtOnce;
 }
 
 void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
@@ -176,13 +178,8 @@ bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
     const base::Time now = runtime_->clock->now();
     if (now >= terms.deadline) return false;
     if (state_ == State::kConnected && may_receive()) {
-      receiver_ = Receiver::kCaller;
-      const detail::Ref<Link> link = link_;
-      lock.unlock();
-      flush(link);
-      receive_until(link, std::min(terms.deadline, now + std::chrono::milliseconds(100)), nullptr);
-      lock.lock();
-      pass_on_receiving(link);
+      receive_as_caller(lock, std::min(terms.deadline, now + std::chrono::milliseconds(100)),
+                        nullptr);
       continue;
     }
     ++waiting_for_room_;
@@ -201,11 +198,11 @@ void Peer::notice_dead_link(Lock& lock) {
     sched_yield();
     lock.lock();
   }
-  if (state_ != State::kConnected || receiver_ == Receiver::kCaller || loop_receiving_) return;
+  if (state_ != State::kConnected || caller_receives() || loop_receiving_) return;
   const transport::Readiness ready = transport::wait_for_descriptor(
       link_->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
   if (!ready.readable) return;
-  receiver_ = Receiver::kCaller;
+  set_receiver(Receiver::kSleepingCaller);
   const detail::Ref<Link> link = link_;
   lock.unlock();
   receive_once(link);
@@ -244,7 +241,7 @@ void Peer::connect() {
   connect_by_ = now + kConnectTimeout;
   announced_.clear();
   bytes_at_life_ = 0;
-  receiver_ = Receiver::kLoop;
+  set_receiver(Receiver::kLoop);
   stream_up_ = false;
   interest_ = Poller::kReadable | Poller::kWritable;
   if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
@@ -258,8 +255,8 @@ void Peer::connect() {
   runtime_->io.set_due(*loop_side_, connect_by_);
 }
 
-void Peer::flush(const detail::Ref<Link>& link) {
-  switch (link->flush()) {
+void Peer::flush(const detail::Ref<Link>& link, size_t too_much) {
+  switch (link->flush(too_much)) {
     case Link::State::kFine:
       return;
     case Link::State::kBlocked: {

@@ -3,20 +3,19 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace weft::rpc {
 
 namespace {
 
-// Spinning where the peer needs the same CPU only keeps it from answering.
-base::Duration useful_spin(base::Duration wanted) {
+size_t usable_cpus() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) < 2) {
-    return base::Duration(0);
-  }
-  return wanted;
+  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) return static_cast<size_t>(CPU_COUNT(&cpus));
+  return std::max(2u, std::thread::hardware_concurrency());  // more than the set has room for
 }
 
 }  // namespace
@@ -25,7 +24,9 @@ Runtime::Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clo
                  std::unique_ptr<transport::Transport> the_transport)
     : group(std::move(the_group)),
       options(std::move(the_options)),
-      spin(useful_spin(options.spin)),
+      cpus(usable_cpus()),
+      // Spinning where the peer needs the same CPU only keeps it from answering.
+      spin(cpus > 1 ? options.spin : base::Duration(0)),
       clock(std::move(the_clock)),
       transport(std::move(the_transport)),
       pool(std::make_shared<wire::ReceivePool>(options.receive_pool_bytes)),

@@ -48,6 +48,7 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
 
   const Group group;
   const Options options;
+  const size_t cpus;          // that this process may use
   const base::Duration spin;  // options.spin, or zero where spinning cannot help
   const std::shared_ptr<base::Clock> clock;
   const std::unique_ptr<transport::Transport> transport;

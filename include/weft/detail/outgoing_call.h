@@ -64,6 +64,7 @@ class OutgoingCall {
   enum Phase : uint8_t { kStarting, kMakeAnew, kStarted };
   std::atomic<uint8_t> phase_{kStarting};
   std::atomic<bool> settles_later_{false};
+  bool listened_to_ = false;           // somebody is to be told of the outcome
   std::atomic<uint32_t> in_line_{0};   // threads that sleep while another one receives
   std::vector<Ref<RefCounted>> kept_;  // what the arguments refer to, until there is an outcome
   SteadyTime started_{};

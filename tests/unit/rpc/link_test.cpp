@@ -51,6 +51,30 @@ TEST_F(LinkTest, FramesArriveInOrder) {
   EXPECT_EQ(arrived(), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
 }
 
+TEST_F(LinkTest, LeavesWhatIsTooMuchToTheNextFlush) {
+  for (uint64_t id = 0; id < 5; ++id) here_->queue(ping(id));
+
+  EXPECT_EQ(here_->flush(5 * 24), State::kBlocked);
+  EXPECT_TRUE(here_->blocked());
+  EXPECT_TRUE(arrived().empty());
+
+  EXPECT_EQ(here_->flush(5 * 24 + 1), State::kFine);
+  EXPECT_FALSE(here_->blocked());
+  EXPECT_EQ(arrived(), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(LinkTest, RemembersThatFramesWereLeftUntilTheyAreFlushed) {
+  EXPECT_FALSE(here_->has_left());
+  here_->queue(ping(1));
+  here_->leave();
+  EXPECT_TRUE(here_->has_left());
+
+  here_->flush();
+
+  EXPECT_FALSE(here_->has_left());
+  EXPECT_EQ(arrived(), (std::vector<uint64_t>{1}));
+}
+
 TEST_F(LinkTest, TellsWhereAFrameEndsInTheStream) {
   const uint64_t first = here_->queue(ping(1));
   const uint64_t second = here_->queue({FrameKind::kGoodbye}, std::as_bytes(std::span("why", 3)));
