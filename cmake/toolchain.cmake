@@ -40,6 +40,11 @@ function(weft_own_code target)
   if(type STREQUAL "SHARED_LIBRARY" AND NOT weft_sanitize_flags)
     target_link_options(${target} PRIVATE -Wl,-z,defs)
   endif()
+  if(type STREQUAL "SHARED_LIBRARY")
+    # Nor between files: they call each other directly, not through the table of the dynamic linker,
+    # which takes 4 % off a call.
+    target_link_options(${target} PRIVATE -Wl,-Bsymbolic-functions)
+  endif()
 endfunction()
 
 # Compiles the sources of each folder together, `at_most` so many at a time. Most files here take
