@@ -1,6 +1,7 @@
 // Threads that wait for calls over one connection: one of them receives for all, and in a crowd it
 // also sends for all while it polls. However long they poll, everything is sent, everybody gets the
-// reply, and nobody waits beyond the limit it set. SPDX-License-Identifier: BSD-3-Clause
+// reply, and nobody waits beyond the limit it set.
+// SPDX-License-Identifier: BSD-3-Clause
 #include <array>
 #include <atomic>
 #include <chrono>
