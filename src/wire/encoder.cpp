@@ -27,6 +27,8 @@ struct WarmBuffer {
 thread_local WarmBuffer warm;
 constexpr size_t kFirstBuffer = 4096;
 constexpr size_t kKeptBuffer = 1 << 20;
+// Up to so many bytes a view is sent with everything it spans, so that its strides are kept.
+constexpr uint64_t kSpanAlwaysSent = 4096;
 constexpr size_t kMaxPayload = wire::kMaxBody - (8 << 20);  // leaves room for the tensor table
 // Outlives the buffer: encoders of static objects may come after this thread's locals are gone.
 thread_local bool warm_gone = false;
@@ -139,9 +141,10 @@ void Encoder::strided(const at::Tensor& original) {
   if (!tensor.is_contiguous()) {
     entry.flags |= wire::kStrided;
     std::copy(tensor.strides().begin(), tensor.strides().end(), entry.strides.begin());
-    // A view of less than half of the memory it spans is gathered instead: shape and values stay,
-    // strides do not.
-    if (spanned_bytes(entry) > 2 * static_cast<uint64_t>(tensor.nbytes())) {
+    // A large view of less than half of the memory it spans is gathered instead: shape and values
+    // stay, strides do not.
+    const uint64_t spanned = spanned_bytes(entry);
+    if (spanned > kSpanAlwaysSent && spanned > 2 * static_cast<uint64_t>(tensor.nbytes())) {
       tensor = tensor.contiguous();
       entry.flags &= ~wire::kStrided;
     }

@@ -100,6 +100,11 @@ TEST_F(Behaviour30_Tensors, NonContiguousWithTheirStrides) {
   keeps_strides(counted({10}).unfold(0, 4, 1));
 }
 
+TEST_F(Behaviour30_Tensors, SmallViewsKeepTheirStridesWhateverTheySpan) {
+  keeps_strides(counted({5, 5}).narrow(1, 1, 2));
+  keeps_strides(counted({100, 10}).select(1, 3));
+}
+
 TEST_F(Behaviour30_Tensors, ViewOfLittleOfMuchSendsLittle) {
   const at::Tensor x = counted({1000, 8});
 
