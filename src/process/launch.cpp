@@ -4,12 +4,13 @@
 #include "weft/launch.h"
 
 #include <cxxabi.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -58,9 +59,16 @@ int run_as_worker(const WorkerMain& run_worker) {
   return 1;
 }
 
+std::string this_program() {
+  char path[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  if (length < 0) process::throw_errno("cannot read /proc/self/exe");
+  return {path, static_cast<size_t>(length)};
+}
+
 int run_workers(int argc, char** argv, int workers) {
   process::WorkerGroupOptions options;
-  options.command.program = std::filesystem::read_symlink("/proc/self/exe");
+  options.command.program = this_program();
   options.command.arguments.assign(argv, argv + argc);
   options.workers = workers;
   options.prefix = process::LinePrefix::kAllButOutputOfRank0;

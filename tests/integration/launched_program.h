@@ -24,7 +24,8 @@
 
 namespace weft::test {
 
-constexpr std::chrono::seconds kBound{10 * kSlowness};
+// Catches a hang; whatever takes longer than usual on a loaded machine is no failure.
+constexpr std::chrono::seconds kBound{100};
 
 // True as soon as `condition` holds; false after kBound.
 inline bool holds_in_time(const std::function<bool()>& condition) {
