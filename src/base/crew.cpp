@@ -118,11 +118,6 @@ void Crew::on_tick() {
   }
 }
 
-void Crew::call_for_help() {
-  if (help_called_.exchange(true, std::memory_order_acq_rel)) return;
-  assign(Duty::kHelp);
-}
-
 void Crew::assign(Duty duty) {
   {
     std::lock_guard lock(mutex_);
@@ -180,8 +175,6 @@ void Crew::take_turn(Member& me, Duty duty) {
     me.leading = true;
     loop_.lead();
     me.leading = false;
-  } else {
-    help_called_.store(false, std::memory_order_release);
   }
   help();
 }

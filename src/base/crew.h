@@ -77,8 +77,6 @@ class Crew : public std::enable_shared_from_this<Crew> {
 
   /// Called by the pulse.
   void on_tick();
-  /// Wakes or starts a thread to work on the backlog.
-  void call_for_help();
 
  private:
   class Member;
@@ -104,7 +102,6 @@ class Crew : public std::enable_shared_from_this<Crew> {
   std::atomic<size_t> running_{0};
   std::atomic<size_t> alive_{0};
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> help_called_{false};
   uint64_t word_at_last_tick_ = 0;  // pulse thread only
 
   mutable std::mutex mutex_;

@@ -28,10 +28,6 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t expected,
           nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
-void futex_wake_one(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, address(word), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
-}
-
 void futex_wake_all(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, address(word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }

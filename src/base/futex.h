@@ -13,7 +13,6 @@ namespace weft::base {
 /// Sleeps while `word == expected`, until woken or `until` passed. May return early.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected,
                 std::optional<std::chrono::steady_clock::time_point> until);
-void futex_wake_one(std::atomic<uint32_t>& word);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
 }  // namespace weft::base

@@ -29,10 +29,8 @@ class Alarm final : public IoClient {
   }
 
   void on_event(bool, bool) override {}
-  void on_time(base::Time) override {
-    set(base::Time::max());
-    ring_();
-  }
+  // The loop has cleared the due time. To clear it here again could erase another thread's set().
+  void on_time(base::Time) override { ring_(); }
 
  private:
   IoLoop& io_;

@@ -68,20 +68,11 @@ void IoLoop::post(detail::Continuation* list) {
   if (was_empty && !on_this_thread()) poller_->wake();
 }
 
-void IoLoop::post(detail::Task task) {
-  {
-    std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
-  }
-  if (!on_this_thread()) poller_->wake();
-}
-
 bool IoLoop::on_this_thread() const { return leading == this; }
 
 void IoLoop::lead() {
   leading = this;
   while (!crew_->stopping()) {
-    run_tasks();
     if (!run_continuations()) break;
     sleeping_until_.store(kNever, std::memory_order_seq_cst);
     const base::Time now = clock_->now();
@@ -91,7 +82,7 @@ void IoLoop::lead() {
     if (due != base::Time::max() && clock_->runs_by_itself()) limit = due - now;
     {
       std::lock_guard lock(mutex_);
-      if (first_ || !tasks_.empty()) limit = base::Duration(0);
+      if (first_) limit = base::Duration(0);
     }
     for (const transport::PollEvent& event : poller_->wait(limit)) {
       if (auto client = find(event.token)) client->on_event(event.readable, event.writable);
@@ -109,15 +100,6 @@ void IoLoop::finish() {
   }
   detail::run_continuations(left);
   unfinished_.store(0, std::memory_order_release);
-}
-
-void IoLoop::run_tasks() {
-  std::vector<detail::Task> tasks;
-  {
-    std::lock_guard lock(mutex_);
-    tasks.swap(tasks_);
-  }
-  for (detail::Task& task : tasks) task();
 }
 
 base::Time IoLoop::run_timers(base::Time now) {

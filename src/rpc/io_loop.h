@@ -29,6 +29,10 @@ class IoClient {
   virtual ~IoClient() = default;
   virtual void on_event(bool readable, bool writable) = 0;
   virtual void on_time(base::Time now) = 0;
+  /// When on_time() is called next; Time::max(): not before the next IoLoop::set_due().
+  base::Time due() const {
+    return base::Time(base::Duration(due_.load(std::memory_order_relaxed)));
+  }
 
  private:
   friend class IoLoop;
@@ -57,8 +61,6 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   void set_due(IoClient& client, base::Time due);
 
   void post(detail::Continuation* list) override;
-  /// Runs `task`, which must be quick, on the leader.
-  void post(detail::Task task);
   bool on_this_thread() const;
   /// Continuations that are posted and have not returned.
   size_t unfinished() const { return unfinished_.load(std::memory_order_acquire); }
@@ -70,7 +72,6 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   void interrupt() override { poller_->wake(); }
 
  private:
-  void run_tasks();
   base::Time run_timers(base::Time now);
   /// False: the lead was lost.
   bool run_continuations();
@@ -84,7 +85,6 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<IoClient>> clients_;
   uint64_t next_token_ = 1;
-  std::vector<detail::Task> tasks_;
   detail::Continuation* first_ = nullptr;
   detail::Continuation* last_ = nullptr;
   std::atomic<size_t> unfinished_{0};

@@ -84,13 +84,6 @@ Holdings::State Holdings::arrive(const RRefId& id, bool may_precede_creation, ba
   return entry.state;
 }
 
-void Holdings::hold(const RRefId& id) {
-  if (Session* its = find(id.owner)) {
-    auto found = its->entries.find(id);
-    if (found != its->entries.end()) ++found->second.holds;
-  }
-}
-
 void Holdings::drop(const RRefId& id) {
   Session* its = find(id.owner);
   if (!its) return;

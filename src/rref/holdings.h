@@ -45,7 +45,6 @@ class Holdings {
 
   /// A reference came with a message; counts as one hold. kHeld: it may be used at once.
   State arrive(const RRefId& id, bool may_precede_creation, base::Time now);
-  void hold(const RRefId& id);
   void drop(const RRefId& id);
 
   /// Tells `sender`, in whose reply a reference came, that it need not hold it for us.

@@ -34,7 +34,6 @@ class Keeper::Timer final : public rpc::IoClient {
   void on_event(bool, bool) override {}
   void on_time(base::Time) override {
     if (auto keeper = keeper_.lock()) {
-      keeper->runtime_->io.set_due(*this, base::Time::max());
       keeper->timer_due_.store(base::Time::max().time_since_epoch().count());
       keeper->on_time();
     }

@@ -45,7 +45,6 @@ class FrameDecoder {
   void emit_small(Frame& frame, const std::byte* bulk);
   void start_bulk(std::span<const std::byte> body);
   void emit_bulk(Frame& frame);
-  c10::DataPtr& storage(size_t row) { return storages_[row]; }
   void assemble(Frame& frame);
 
   std::shared_ptr<ReceivePool> pool_;

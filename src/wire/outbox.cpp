@@ -27,7 +27,6 @@ void Outbox::add(FrameHeader header, std::span<const std::byte> body) {
   std::byte* to = extend(kHeaderBytes + body.size());
   std::memcpy(to, &header, kHeaderBytes);
   put(to + kHeaderBytes, body);
-  ++frames_;
 }
 
 void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value) {
@@ -54,7 +53,6 @@ void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const E
       large_bytes_ += tensor.bytes;
     }
   }
-  ++frames_;
 }
 
 int Outbox::gather(iovec* pieces, int limit) const {
@@ -106,7 +104,7 @@ void Outbox::clear() {
     small_.clear();
   }
   large_.clear();
-  written_ = next_large_ = large_bytes_ = frames_ = 0;
+  written_ = next_large_ = large_bytes_ = 0;
 }
 
 }  // namespace weft::wire

@@ -24,7 +24,6 @@ class Outbox {
 
   bool empty() const { return bytes() == 0; }
   size_t bytes() const { return small_.size() - written_ + large_bytes_; }
-  size_t frames() const { return frames_; }
 
   /// Up to `limit` pieces to write next; returns how many.
   int gather(iovec* pieces, int limit) const;
@@ -47,7 +46,6 @@ class Outbox {
   std::vector<Large> large_;
   size_t next_large_ = 0;
   size_t large_bytes_ = 0;
-  size_t frames_ = 0;
 };
 
 }  // namespace weft::wire

@@ -204,7 +204,7 @@ TEST_F(CrewTest, CalledForHelpAThreadWorksOnTheBacklog) {
     });
   }
 
-  crew_->call_for_help();
+  crew_->on_tick();
   done.wait();
 
   EXPECT_EQ(helpers.size(), 1u);
@@ -219,7 +219,7 @@ TEST_F(CrewTest, ABacklogThatStarvesGetsAThreadFromThePulse) {
     release.wait();
   });
   loop_->add_backlog([=] { done.give(); });
-  crew_->call_for_help();
+  crew_->on_tick();
   blocked.wait();
 
   crew_->on_tick();
@@ -289,7 +289,6 @@ TEST_F(CrewTest, StoppedItTakesNoMoreWork) {
   start({});
   EXPECT_TRUE(crew_->stop(10s));
 
-  crew_->call_for_help();
   crew_->on_tick();
 
   EXPECT_EQ(crew_->threads(), 0u);

@@ -104,6 +104,7 @@ class Node {
   uint64_t next_call_ = 1;
   std::map<RRefId, int> handles_;      // the program's
   std::map<RRefId, int> local_holds_;  // on own objects: handles, calls, replies
+  std::map<RRefId, int> copies_;       // of handles on others' objects, in calls and replies
   std::set<RRefId> values_;
   std::set<RRefId> never_created_;  // as holders of them were told
   std::map<uint64_t, PendingCall> calls_;
@@ -364,12 +365,17 @@ void Node::add_hold(const RRefId& id) {
   if (mine(id)) {
     if (local_holds_[id]++ == 0) ledger_.begin_local(id);
   } else {
-    holdings_.hold(id);
+    ++copies_[id];
   }
 }
 
 void Node::drop_hold(const RRefId& id) {
-  if (!mine(id)) return holdings_.drop(id);
+  if (!mine(id)) {
+    auto copy = copies_.find(id);
+    if (copy == copies_.end()) return holdings_.drop(id);
+    if (--copy->second == 0) copies_.erase(copy);
+    return;
+  }
   if (--local_holds_[id] > 0) return;
   local_holds_.erase(id);
   ledger_.end_local(id);

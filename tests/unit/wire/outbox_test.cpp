@@ -166,11 +166,9 @@ TEST(Outbox, MayBeFilledWhileItIsHalfWritten) {
 
 TEST(Outbox, CountsFramesUntilItIsEmpty) {
   Mixture mixture;
-  EXPECT_EQ(mixture.outbox().frames(), 6u);
 
   drain(mixture.outbox(), SIZE_MAX, 64);
 
-  EXPECT_EQ(mixture.outbox().frames(), 0u);
   EXPECT_EQ(mixture.outbox().bytes(), 0u);
 }
 
