@@ -98,14 +98,14 @@ class Future {
   auto then(F f) const
       -> Future<typename detail::Unwrapped<typename detail::ContinuationResult<F, T>::type>::type>;
 
-  /// Runs f(*this) once there is an outcome, whichever it is.
+  /// Runs f(*this) once there is an outcome, whichever it is. What f throws is logged.
   template <typename F>
   void on_ready(F f) const {
     state().attach([self = *this, f = std::move(f)]() mutable {
       try {
         f(self);
       } catch (...) {
-        // A callback has no caller to report to; a future made by then() does.
+        detail::log_escaped_exception();  // a callback has no caller; a future of then() has
       }
     });
   }
@@ -174,6 +174,21 @@ class Promise {
   detail::Ref<State> state_;
 };
 
+namespace detail {
+
+struct FutureAccess {
+  template <typename T>
+  static Future<T> make(Ref<FutureState<Stored<T>>> state) {
+    return Future<T>(std::move(state));
+  }
+  template <typename T>
+  static FutureState<Stored<T>>& state(const Future<T>& future) {
+    return future.state();
+  }
+};
+
+}  // namespace detail
+
 /// All values, in order. Throws the first error in order of the vector as soon as it is reached,
 /// without waiting for the rest.
 template <typename T>
@@ -188,9 +203,14 @@ auto wait_all(const std::vector<Future<T>>& futures) {
   }
 }
 
-/// The index of a future that is ready; waits for one. Requires a non-empty vector.
+/// The index of a future that is ready; waits for one. Throws kInvalidArgument if there is none.
 template <typename T>
-size_t wait_any(const std::vector<Future<T>>& futures);
+size_t wait_any(const std::vector<Future<T>>& futures) {
+  std::vector<detail::FutureCore*> cores;
+  cores.reserve(futures.size());
+  for (const auto& future : futures) cores.push_back(&detail::FutureAccess::state(future));
+  return detail::wait_for_any(cores);
+}
 
 /// A future that has its value already.
 template <typename T>
@@ -201,17 +221,6 @@ Future<std::decay_t<T>> make_ready_future(T&& value) {
 }
 
 namespace detail {
-
-struct FutureAccess {
-  template <typename T>
-  static Future<T> make(Ref<FutureState<Stored<T>>> state) {
-    return Future<T>(std::move(state));
-  }
-  template <typename T>
-  static FutureState<Stored<T>>& state(const Future<T>& future) {
-    return future.state();
-  }
-};
 
 /// Calls f with the value (or nothing for void) and settles `promise` with what comes of it.
 template <typename R, typename F, typename Arg>
@@ -269,21 +278,6 @@ auto Future<T>::then(F f) const
     }
   });
   return result;
-}
-
-template <typename T>
-size_t wait_any(const std::vector<Future<T>>& futures) {
-  Promise<size_t> first;
-  Future<size_t> index = first.future();
-  auto race = std::make_shared<std::pair<std::atomic<bool>, Promise<size_t>>>();
-  race->second = std::move(first);
-  for (size_t i = 0; i < futures.size(); ++i) {
-    futures[i].on_ready([race, i](const Future<T>&) {
-      if (!race->first.exchange(true)) race->second.set_value(i);
-    });
-    if (index.ready()) break;
-  }
-  return index.wait();
 }
 
 }  // namespace weft

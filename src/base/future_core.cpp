@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "weft/detail/future_core.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "base/demangle.h"
 #include "base/futex.h"
+#include "base/log.h"
+#include "base/process_exit.h"
 
 namespace weft::detail {
 
@@ -28,11 +31,6 @@ FutureCore::~FutureCore() {
 Continuation* FutureCore::settled_mark() noexcept {
   static Continuation mark;
   return &mark;
-}
-
-bool FutureCore::has_continuations() const noexcept {
-  Continuation* head = continuations_.load(std::memory_order_acquire);
-  return head && head != settled_mark();
 }
 
 bool FutureCore::wait_until(std::optional<SteadyTime> until) {
@@ -117,8 +115,76 @@ void FutureCore::attach(Task task) {
   on_attached();
 }
 
+namespace {
+
+// In a catch block: the type and the first line of the text.
+std::string describe_current_exception() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error.message();
+  } catch (const std::exception& other) {
+    const std::string text = other.what();
+    return base::demangle(typeid(other)) + ": " + text.substr(0, text.find('\n'));
+  } catch (...) {
+    return "a value that is no exception";
+  }
+}
+
+// How many futures have been announced settled, in the whole process: a thread in wait_for_any()
+// sleeps until this changes and then looks at its own futures.
+std::atomic<uint32_t> announcements{0};
+std::atomic<uint32_t> waiting_for_any{0};
+
+}  // namespace
+
+void FutureCore::announce() {
+  if (announced_.exchange(true, std::memory_order_acq_rel)) return;
+  const Ambient::Scope nobody{Ref<Ambient>()};  // a call is not kept alive for this
+  attach([] {
+    announcements.fetch_add(1, std::memory_order_seq_cst);
+    if (waiting_for_any.load(std::memory_order_seq_cst) > 0) base::futex_wake_all(announcements);
+  });
+}
+
+size_t wait_for_any(std::span<FutureCore* const> futures) {
+  if (futures.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "wait_any: there is no future to wait for");
+  }
+  const auto find_ready = [futures] {
+    return std::find_if(futures.begin(), futures.end(), [](FutureCore* f) { return f->ready(); });
+  };
+  auto found = find_ready();
+  if (found == futures.end()) {
+    for (FutureCore* future : futures) future->announce();
+    BlockingRegion region;
+    waiting_for_any.fetch_add(1, std::memory_order_seq_cst);
+    for (;;) {
+      const uint32_t seen = announcements.load(std::memory_order_seq_cst);
+      found = find_ready();
+      if (found != futures.end()) break;
+      base::futex_wait(announcements, seen, std::nullopt);
+    }
+    waiting_for_any.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  return static_cast<size_t>(found - futures.begin());
+}
+
+void log_escaped_exception() noexcept {
+  try {
+    base::log(LogLevel::kError, "future",
+              "a callback given to on_ready() threw " + describe_current_exception() +
+                  "; nobody is told of it: catch it there, or use then()");
+  } catch (...) {
+    // Out of memory for a line of the log.
+  }
+}
+
 void FutureCore::rethrow() const {
-  if (error_) throw *error_;
+  if (error_) {
+    if (error_->code() == ErrorCode::kShuttingDown) base::stay_if_process_exits();
+    throw *error_;
+  }
   std::rethrow_exception(exception_);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <span>
 
 #include "weft/detail/ambient.h"
 #include "weft/detail/ref_counted.h"
@@ -53,6 +54,9 @@ class FutureCore : public RefCounted {
   Error error() const;
 
   void attach(Task task);
+  /// Has wait_for_any() look again when there is an outcome. The first call attaches a
+  /// continuation, later ones do nothing.
+  void announce();
 
   /// True for the first caller only: it decides the outcome.
   bool claim() noexcept { return !claimed_.exchange(true, std::memory_order_acq_rel); }
@@ -67,7 +71,6 @@ class FutureCore : public RefCounted {
   void mark_sleeper() noexcept;
   bool sleep_if_marked(std::optional<SteadyTime> until);
   void wake_sleepers();
-  bool has_continuations() const noexcept;
   /// Called after a continuation was added to a pending future.
   virtual void on_attached() {}
 
@@ -81,12 +84,20 @@ class FutureCore : public RefCounted {
 
   std::atomic<uint32_t> status_{kPending};
   std::atomic<bool> claimed_{false};
+  std::atomic<bool> announced_{false};
   std::atomic<Continuation*> continuations_{nullptr};
   // One of the two. An Error is kept as such: every thread that asks throws one of its own, and no
   // exception object is shared between threads.
   std::optional<Error> error_;
   std::exception_ptr exception_;
 };
+
+/// The index of a future that has an outcome; waits for one. Throws kInvalidArgument if there is no
+/// future.
+size_t wait_for_any(std::span<FutureCore* const> futures);
+
+/// In a catch block: logs what a callback threw that nobody else will hear of.
+void log_escaped_exception() noexcept;
 
 template <typename T>
 class FutureState : public FutureCore {

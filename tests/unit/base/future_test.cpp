@@ -5,9 +5,13 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "weft/log.h"
 
 namespace weft {
 namespace {
@@ -272,6 +276,70 @@ TEST(WaitAny, AnErrorIsAnOutcomeToo) {
 
   EXPECT_EQ(wait_any(futures), 1u);
   settles.join();
+}
+
+TEST(WaitAny, OfNothingIsRefused) { EXPECT_THROW(wait_any(std::vector<Future<int>>()), Error); }
+
+// Counts the continuations that others attach.
+class CountedFuture final : public detail::FutureState<int> {
+ public:
+  int attached = 0;
+
+ protected:
+  void on_attached() override { ++attached; }
+};
+
+TEST(WaitAny, LeavesOneContinuationHoweverOftenItIsCalled) {
+  auto pending = detail::make_ref<CountedFuture>();
+  for (int round = 0; round < 100; ++round) {
+    Promise<int> other;
+    const std::vector futures{detail::FutureAccess::make<int>(pending), other.future()};
+    std::thread settles([&other] { other.set_value(1); });
+
+    EXPECT_EQ(wait_any(futures), 1u);
+
+    settles.join();
+  }
+  EXPECT_LE(pending->attached, 1);
+  pending->settle_value(0);
+}
+
+TEST(WaitAny, ManyThreadsEachGetTheirOwn) {
+  constexpr int kThreads = 4, kFutures = 50;
+  std::vector<std::vector<Promise<int>>> promises(kThreads);
+  std::vector<std::thread> threads;
+  std::atomic<int> taken{0};
+  for (auto& mine : promises) mine.resize(kFutures);
+  for (auto& mine : promises) {
+    std::vector<Future<int>> futures;
+    for (auto& each : mine) futures.push_back(each.future());
+    threads.emplace_back([futures = std::move(futures), &taken]() mutable {
+      while (!futures.empty()) {
+        futures.erase(futures.begin() + static_cast<ptrdiff_t>(wait_any(futures)));
+        ++taken;
+      }
+    });
+  }
+
+  for (int i = 0; i < kFutures; ++i) {
+    for (auto& mine : promises) mine[static_cast<size_t>(i)].set_value(i);
+  }
+
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(taken, kThreads * kFutures);
+}
+
+TEST(Future, WhatACallbackThrowsIsLogged) {
+  std::vector<std::string> lines;
+  set_log_sink([&lines](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  Promise<int> promise;
+  promise.future().on_ready([](const Future<int>&) { throw std::runtime_error("over there"); });
+
+  promise.set_value(1);
+
+  set_log_sink({});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("std::runtime_error: over there"), std::string::npos) << lines[0];
 }
 
 TEST(Future, ThreadsThatWaitAllGetTheOutcome) {
