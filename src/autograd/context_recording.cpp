@@ -75,9 +75,8 @@ void ContextState::on_reply(const WorkerInfo& from, std::span<const std::byte> n
   {
     Lock lock(mutex_);
     if (life_ != Life::kGood) return;
-    const auto members = static_cast<int>(agent_address_->members().size());
     for (const uint16_t rank : reply.participants) {
-      if (rank < members) participants_.insert(rank);
+      if (rank < members_) participants_.insert(rank);
     }
     more_participants_ = more_participants_ || reply.more;
   }

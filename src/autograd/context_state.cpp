@@ -26,6 +26,7 @@ constexpr auto kAbortedCode = static_cast<uint8_t>(ErrorCode::kContextAborted);
 ContextState::ContextState(rpc::AgentCore& agent, int64_t id)
     : agent_(agent.weak_from_this()),
       agent_address_(&agent),
+      members_(static_cast<int>(agent.members().size())),
       id_(id),
       self_(agent.runtime().self().info.id),
       worker_(agent.runtime().name()),

@@ -150,7 +150,8 @@ class ContextState final : public rpc::Companion {
   Error why_not() const;
 
   const std::weak_ptr<rpc::AgentCore> agent_;
-  const rpc::AgentCore* const agent_address_;
+  const rpc::AgentCore* const agent_address_;  // for comparison only: the agent may be gone
+  const int members_;                          // of the group
   const int64_t id_;
   const int self_;            // this worker's rank
   const std::string worker_;  // and name

@@ -190,6 +190,7 @@ void Contexts::forget(int64_t id) {
 }
 
 void Contexts::release(ContextState& state) {
+  if (runtime_->is_forked_copy()) return;
   std::set<int> others = state.participants();
   others.erase(runtime_->self().info.id);
   forget(state.id());

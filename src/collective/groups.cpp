@@ -123,6 +123,7 @@ std::shared_ptr<Group> Groups::find(uint64_t id) {
 }
 
 void Groups::forget(uint64_t id, const std::optional<Error>& failure) {
+  if (runtime_->is_forked_copy()) return;
   const std::lock_guard lock(mutex_);
   groups_.erase(id);
   std::erase_if(strikes_, [id](const auto& each) { return std::get<0>(each.first) == id; });

@@ -1,5 +1,7 @@
 // The process's default agent.
 // SPDX-License-Identifier: BSD-3-Clause
+#include <pthread.h>
+
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -7,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "base/process_exit.h"
 #include "rpc/default_agent.h"
 #include "weft/rpc.h"
 
@@ -21,7 +24,7 @@ struct DefaultAgent {
   std::shared_ptr<Agent> agent;
   std::shared_ptr<Agent> retired;
   bool joining = false;
-  bool at_exit_registered = false;
+  bool hooks_installed = false;
 };
 DefaultAgent& the() {
   static auto* leaked = new DefaultAgent;
@@ -31,12 +34,31 @@ DefaultAgent& the() {
 // For a program that ends without shutdown(): no thread of ours may run while statics are
 // destroyed.
 void stop_at_exit() {
+  base::note_exit();
   std::shared_ptr<Agent> agent;
   {
     std::lock_guard lock(the().mutex);
     agent = the().agent;
   }
   if (agent) agent->shutdown_now();
+}
+
+// A forked child has no agent. Its copy of the parent's is neither used nor destroyed: the threads
+// it would wait for are not in this process.
+void abandon_in_child() {
+  rpc::set_default_agent(nullptr);
+  for (auto* each : {&the().agent, &the().retired}) {
+    if (*each) new std::shared_ptr<Agent>(std::move(*each));
+  }
+  the().joining = false;
+  the().mutex.unlock();
+}
+
+// Under the lock.
+void install_hooks() {
+  if (std::exchange(the().hooks_installed, true)) return;
+  std::atexit(stop_at_exit);
+  pthread_atfork([] { the().mutex.lock(); }, [] { the().mutex.unlock(); }, abandon_in_child);
 }
 
 }  // namespace
@@ -64,7 +86,7 @@ void init_rpc(const std::string& name, const Options& options) {
   std::lock_guard lock(the().mutex);
   the().joining = false;
   the().agent = agent;
-  if (!std::exchange(the().at_exit_registered, true)) std::atexit(stop_at_exit);
+  install_hooks();
 }
 
 ShutdownReport shutdown(Shutdown how) {
@@ -80,6 +102,7 @@ ShutdownReport shutdown(Shutdown how) {
   } else {
     agent->shutdown_now();
   }
+  base::stay_if_process_exits();
   std::lock_guard lock(the().mutex);
   if (the().agent == agent) {
     rpc::set_default_agent(nullptr);

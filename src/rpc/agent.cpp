@@ -82,6 +82,11 @@ Agent::Agent(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {
 }
 
 Agent::~Agent() {
+  if (core_->runtime().is_forked_copy()) {
+    // Leaked: its threads are not in this process, and its locks may be held by them.
+    new std::shared_ptr<rpc::AgentCore>(std::move(core_));
+    return;
+  }
   core_->shutdown_now(kPatience);
   core_->set_facade(nullptr);
 }

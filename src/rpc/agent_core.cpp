@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "rpc/default_agent.h"
 #include "rpc/function_table.h"
 #include "rpc/own_call.h"
 #include "rpc/reserved_functions.h"
@@ -20,6 +21,10 @@ constexpr auto kReplyPatience = std::chrono::seconds(1);
 constexpr auto kHandlerPatience = std::chrono::seconds(1);
 constexpr auto kProbeInterval = std::chrono::milliseconds(1000);
 constexpr auto kReportTimeout = std::chrono::seconds(5);
+
+[[noreturn]] void refuse_in_forked_child() {
+  throw Error(ErrorCode::kNotInitialized, kForkedChildHasNoAgent);
+}
 
 }  // namespace
 
@@ -51,7 +56,7 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
     peers_.push_back(detail::make_ref<Peer>(runtime_, member));
   }
   for (auto& peer : peers_) by_name_.emplace(peer->info().name, peer.get());
-  runtime_->agent = this;
+  runtime_->agent = weak_from_this();
   parts_ = make_agent_parts(*this);
   server_ = std::make_unique<Server>(runtime_, *this);
 
@@ -117,6 +122,7 @@ void AgentCore::refuse(const Destination& to) const {
 
 void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEntry& function,
                            const Destination& to, bool caller_waits, const Encoder& arguments) {
+  if (runtime_->is_forked_copy()) refuse_in_forked_child();
   Peer& target = peer(to);
   if (function.ambiguous) {
     throw Error(
@@ -355,6 +361,7 @@ ShutdownReport AgentCore::shutdown() {
         "a graceful shutdown inside a function that serves a call, or in a continuation, would "
         "wait for itself");
   }
+  if (runtime_->is_forked_copy()) return {};
   std::lock_guard only_one(stop_mutex_);
   if (stopped()) return report_;
   const Termination::Verdict verdict = wait_for_group();
@@ -373,6 +380,7 @@ ShutdownReport AgentCore::shutdown() {
 }
 
 void AgentCore::shutdown_now(base::Duration patience) {
+  if (runtime_->is_forked_copy()) return;
   stopping_.store(true, std::memory_order_release);  // ends a graceful one that waits
   if (!stopped()) {
     const Error why(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");

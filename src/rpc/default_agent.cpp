@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "base/fork.h"
 #include "rpc/agent_core.h"
 #include "rpc/incoming_call.h"
 #include "weft/agent.h"
@@ -23,6 +24,7 @@ Agent& current_agent() {
     if (Agent* agent = call->server().agent().facade()) return *agent;
   }
   if (Agent* agent = rpc::default_agent()) return *agent;
+  if (base::fork_depth() > 0) throw Error(ErrorCode::kNotInitialized, rpc::kForkedChildHasNoAgent);
   throw Error(ErrorCode::kNotInitialized,
               "RPC has not been initialized, or was shut down; call weft::init_rpc first");
 }

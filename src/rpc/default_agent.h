@@ -9,6 +9,10 @@ class Agent;
 
 namespace weft::rpc {
 
+inline constexpr const char* kForkedChildHasNoAgent =
+    "this process was forked from a worker, and a forked process has no agent; call "
+    "weft::init_rpc in it to make it a worker of its own";
+
 void set_default_agent(Agent* agent);
 Agent* default_agent();
 

@@ -72,7 +72,7 @@ IncomingCall* IncomingCall::current() {
 WorkerInfo IncomingCall::caller() const { return link_->caller(); }
 
 void IncomingCall::run(std::span<const std::byte> arguments, std::span<at::Tensor> tensors) {
-  detail::Arrival arrival(&server_.agent(), link_->caller(), detail::Arrival::Kind::kCall);
+  detail::Arrival arrival(server_.runtime().agent, link_->caller(), detail::Arrival::Kind::kCall);
   Decoder decoder(arguments, tensors, &arrival);
   decoder_ = &decoder;
   serve([this] { function_.invoke(*this); });

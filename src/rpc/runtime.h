@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/crew.h"
+#include "base/fork.h"
 #include "base/pulse.h"
 #include "observe/counter.h"
 #include "rendezvous/group.h"
@@ -46,6 +47,10 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
   }
   const Member& self() const { return group.members[static_cast<size_t>(group.self)]; }
 
+  /// Whether this process was forked from the one whose agent this is.
+  bool is_forked_copy() const { return fork_depth != base::fork_depth(); }
+
+  const uint32_t fork_depth = base::fork_depth();
   const Group group;
   const Options options;
   const size_t cpus;          // that this process may use
@@ -55,7 +60,7 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
   const std::shared_ptr<wire::ReceivePool> pool;
   std::atomic<Timeout::rep> default_timeout;
   AgentCounters counters;
-  AgentCore* agent = nullptr;  // outlives every part of it that uses this
+  std::weak_ptr<AgentCore> agent;
   base::Pulse pulse;
   IoLoop io;
 };

@@ -117,6 +117,7 @@ void Keeper::on_creation_asked(const RRefId& id, const Future<void>& creation) {
 }
 
 void Keeper::on_handle_gone(const RRefId& id, const std::optional<Future<void>>& creation) {
+  if (runtime_->is_forked_copy()) return;
   if (creation) watch_creation(id, *creation);
   {
     Lock lock(mutex_);
@@ -231,6 +232,7 @@ Ref<RRefObject> Keeper::begin_creation(const RRefId& id, const WorkerInfo& from,
 }
 
 void Keeper::on_object_gone(const RRefId& id, const RRefObject* object) {
+  if (runtime_->is_forked_copy()) return;
   Lock lock(mutex_);
   auto found = objects_.find(id);
   if (found == objects_.end() || found->second != object) return;  // never shared, or made anew

@@ -23,12 +23,17 @@ namespace weft::detail {
 class Arrival {
  public:
   enum class Kind { kCall, kReply };
-  Arrival(rpc::AgentCore* agent, const WorkerInfo& from, Kind kind)
-      : agent_(agent), from_(from), kind_(kind) {}
+  Arrival(const std::weak_ptr<rpc::AgentCore>& agent, const WorkerInfo& from, Kind kind)
+      : weak_agent_(agent), from_(from), kind_(kind) {}
   Arrival(const Arrival&) = delete;
   Arrival& operator=(const Arrival&) = delete;
 
-  rpc::AgentCore& agent() const { return *agent_; }
+  /// Throws kShuttingDown if the agent is gone: a thread that waits for a reply may outlive it.
+  rpc::AgentCore& agent() {
+    if (!agent_) agent_ = weak_agent_.lock();
+    if (!agent_) throw Error(ErrorCode::kShuttingDown, "the agent was destroyed meanwhile");
+    return *agent_;
+  }
   const WorkerInfo& from() const { return from_; }
   Kind kind() const { return kind_; }
 
@@ -37,7 +42,8 @@ class Arrival {
   std::vector<Future<void>> take_needed() { return std::exchange(needed_, {}); }
 
  private:
-  rpc::AgentCore* agent_;
+  const std::weak_ptr<rpc::AgentCore>& weak_agent_;
+  std::shared_ptr<rpc::AgentCore> agent_;  // from the first use on; most messages have none
   const WorkerInfo& from_;
   const Kind kind_;
   std::vector<Future<void>> needed_;

@@ -143,8 +143,8 @@ TEST_F(KeeperTest, AReferenceToAnotherTypeIsRefused) {
   thing.rpc_sync<&Thing::answer>();
   Encoder message;
   Codec<RRef<Thing>>::encode(message, thing);
-  detail::Arrival arrival(detail::AgentAccess::core(group[1]).get(), group[0].info(),
-                          detail::Arrival::Kind::kCall);
+  const std::weak_ptr<rpc::AgentCore> agent = detail::AgentAccess::core(group[1]);
+  detail::Arrival arrival(agent, group[0].info(), detail::Arrival::Kind::kCall);
   Decoder decoder(message.payload(), {}, &arrival);
   EXPECT_THAT([&] { Codec<RRef<Other>>::decode(decoder); },
               Throws<Error>(Property(&Error::code, ErrorCode::kInvalidArgument)));
