@@ -98,6 +98,9 @@ struct ModuleMaking {
       throw;
     }
   }
+
+  static std::string name() { return "RemoteModule<" + weft::detail::type_name(typeid(M)) + ">"; }
+  using CreationFunction = weft::detail::RemoteFunction<&ModuleMaking::run, ModuleMaking>;
 };
 
 template <typename M, typename... Args>
@@ -204,7 +207,7 @@ class RemoteModule : public AnyRemoteModule {
     static_assert(std::is_constructible_v<M, weft::detail::Transported<Args>...>,
                   "the module has no constructor that takes these arguments");
     using Making = detail::ModuleMaking<M, weft::detail::Transported<Args>...>;
-    return weft::detail::RRefAccess::create<&Making::run, M>(
+    return weft::detail::RRefAccess::create<typename Making::CreationFunction, M>(
         *weft::detail::AgentAccess::core(agent), where.worker(), {}, where.device(), args...);
   }
 

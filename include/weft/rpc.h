@@ -10,6 +10,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -73,7 +74,7 @@ Future<typename detail::RemoteFunction<F>::Result> rpc_async(const Destination& 
 /// Makes F callable in a program that serves it but never calls it itself. With a name, F is known
 /// by it in place of its own, on every worker that says so before init_rpc.
 template <auto F>
-void expose() {
+requires(!std::is_member_function_pointer_v<decltype(F)>) void expose() {
   (void)detail::RemoteFunction<F>::entry();
 }
 template <auto F>

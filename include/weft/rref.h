@@ -32,6 +32,9 @@ class RRef;
 /// caller's calls arrive; no thread waits for its turn. Say it in the class
 /// (`static constexpr bool kSerialized = true;`) or by specializing this. Otherwise remote calls to
 /// one object run at the same time, and it must be thread-safe.
+///
+/// The turn of a method that returns a Future ends when the method returns, not when the future
+/// completes: such a method may wait for calls that come later (a batch that fills up).
 template <typename T>
 inline constexpr bool serialized = [] {
   if constexpr (requires { T::kSerialized; })
@@ -62,6 +65,8 @@ class RRefTarget {
 
   const RRefId& id() const { return id_; }
   T& value() const { return *static_cast<T*>(use_->object().value()); }
+  /// Of a serialized object: the next call may run. The object stays in use.
+  void end_turn() const { use_->end_turn(); }
 
  private:
   RRefId id_;
@@ -105,7 +110,14 @@ template <typename Returned, typename T, typename F>
 auto fill_slot(const RRefSlot<T>& slot, F f) {
   using Result = typename Unwrapped<std::decay_t<Returned>>::type;
   if constexpr (!std::is_same_v<std::decay_t<Returned>, Result>) {
-    std::decay_t<Returned> pending = f();
+    auto pending = [&]() -> std::decay_t<Returned> {
+      try {
+        return f();
+      } catch (...) {
+        slot.fail(std::current_exception());
+        throw;
+      }
+    }();
     Promise<void> promise;
     Future<void> done = promise.future();
     pending.on_ready([slot, promise = std::move(promise)](const Future<Result>& outcome) mutable {
@@ -146,6 +158,7 @@ struct MethodTraits;
 #define WEFT_METHOD(qualifiers)                                                                  \
   template <typename C, typename R, typename... P>                                               \
   struct MethodTraits<R (C::*)(P...) qualifiers> : MethodSignature<R, P...> {                    \
+    using Class = C;                                                                             \
     template <template <typename, typename...> typename To, typename... First>                   \
     using Apply = To<typename MethodSignature<R, P...>::Returned, First..., std::decay_t<P>...>; \
   };
@@ -170,7 +183,8 @@ struct RemoteMethod {
         return std::invoke(M, target.value(), std::move(args)...);
       } else {
         Returned pending = std::invoke(M, target.value(), std::move(args)...);
-        pending.on_ready([target](const Returned&) {});  // it is in use until then
+        target.end_turn();
+        pending.on_ready([target](const Returned&) {});  // the object is in use until then
         return pending;
       }
     }
@@ -186,8 +200,8 @@ struct RemoteMethod {
   };
   using Traits = MethodTraits<decltype(M)>;
   using Result = typename Traits::Result;
-  static constexpr auto kCall = &Traits::template Apply<Call>::run;
-  static constexpr auto kCreation = &Traits::template Apply<Creation>::run;
+  using CallFunction = RemoteFunction<&Traits::template Apply<Call>::run, OwnName<M>>;
+  using CreationFunction = RemoteFunction<&Traits::template Apply<Creation>::run, RemoteName<M>>;
 };
 
 /// The functions that go over the wire for objects made by F, or constructed.
@@ -200,6 +214,7 @@ struct RemoteMaking<F, std::tuple<P...>> {
   static auto run(RRefSlot<Value> slot, P... args) {
     return fill_slot<Returned>(slot, [&]() -> decltype(auto) { return F(std::move(args)...); });
   }
+  using CreationFunction = RemoteFunction<&RemoteMaking::run, RemoteName<F>>;
 };
 template <typename T, typename... P>
 struct RemoteConstruction {
@@ -211,16 +226,20 @@ struct RemoteConstruction {
       throw;
     }
   }
+  using CreationFunction = RemoteFunction<&RemoteConstruction::run, ConstructionName<T>>;
 };
 // Text travels as a string.
 template <typename Arg>
 using Transported =
     std::conditional_t<std::is_convertible_v<Arg, const char*>, std::string, std::decay_t<Arg>>;
 
+/// The function that goes over the wire for RRef<T>::to_here().
 template <typename T>
-T fetch_rref(RRefTarget<T> target) {
-  return target.value();
-}
+struct RemoteFetch {
+  static T run(RRefTarget<T> target) { return target.value(); }
+  static std::string name() { return "RRef<" + type_name(typeid(T)) + ">::to_here"; }
+  using CallFunction = RemoteFunction<&RemoteFetch::run, RemoteFetch>;
+};
 
 struct RRefAccess;
 
@@ -285,18 +304,12 @@ class RRef {
 
   /// Calls a method of the object, or a free function of T&, on its owner.
   template <auto M, typename... Args>
-  typename detail::RemoteMethod<T, M>::Result rpc_sync(Args&&... args) const {
-    return Within{*this, std::nullopt}.template rpc_sync<M>(args...);
-  }
+  typename detail::RemoteMethod<T, M>::Result rpc_sync(Args&&... args) const;
   template <auto M, typename... Args>
-  Future<typename detail::RemoteMethod<T, M>::Result> rpc_async(Args&&... args) const {
-    return Within{*this, std::nullopt}.template rpc_async<M>(args...);
-  }
+  Future<typename detail::RemoteMethod<T, M>::Result> rpc_async(Args&&... args) const;
   /// The result stays on the owner.
   template <auto M, typename... Args>
-  RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> remote(Args&&... args) const {
-    return Within{*this, std::nullopt}.template remote<M>(args...);
-  }
+  RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> remote(Args&&... args) const;
 
   /// Of a scalar tensor: adds the gradients of everything it depends on to `context`, an
   /// autograd::Context, as its backward() does for tensors of this worker's.
@@ -336,10 +349,9 @@ struct RRefAccess {
     return RRef<T>(std::move(handle));
   }
 
-  /// Calls F on the object's owner.
-  template <auto F, typename T, typename... Args>
+  /// Calls `Function`, a RemoteFunction, on the object's owner.
+  template <typename Function, typename T, typename... Args>
   static auto call(const RRef<T>& rref, std::optional<Timeout> timeout, bool waits, Args&... args) {
-    using Function = RemoteFunction<F>;
     const Ref<RRefHandle>& held = handle(rref);
     held->check_created();
     Encoder arguments;
@@ -350,11 +362,10 @@ struct RRefAccess {
     return FutureAccess::make<typename Function::Result>(std::move(call));
   }
 
-  /// Has F fill a new object on `to`; `used` is kept until it has.
-  template <auto F, typename T, typename... Args>
+  /// Has `Function` fill a new object on `to`; `used` is kept until it has.
+  template <typename Function, typename T, typename... Args>
   static RRef<T> create(rpc::AgentCore& agent, const Destination& to, const Ref<RRefHandle>& used,
                         Args&... args) {
-    using Function = RemoteFunction<F>;
     Ref<RRefHandle> made = make_remote_rref(agent, to);
     Encoder arguments;
     if (used) arguments.keep(used);
@@ -365,47 +376,79 @@ struct RRefAccess {
     made->set_creation(FutureAccess::make<void>(std::move(call)));
     return RRef<T>(std::move(made));
   }
+
+  // Method M of the object.
+  template <auto M, typename T, typename... Args>
+  static auto sync(const RRef<T>& rref, std::optional<Timeout> limit, Args&... args) {
+    auto pending = start<M>(rref, limit, /*waits=*/true, args...);
+    try {
+      return std::move(pending).wait();
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kRRefLost) rref.handle().check_created_soon();
+      throw;
+    }
+  }
+  template <auto M, typename T, typename... Args>
+  static auto async(const RRef<T>& rref, std::optional<Timeout> limit, Args&... args) {
+    return start<M>(rref, limit, /*waits=*/false, args...);
+  }
+  template <auto M, typename T, typename... Args>
+  static auto remote(const RRef<T>& rref, std::optional<Timeout> limit, Args&... args) {
+    using Method = RemoteMethod<T, M>;
+    const RRefTarget<T> target(rref.handle().id());
+    return create<typename Method::CreationFunction, Kept<typename Method::Result>>(
+        *rref.handle().agent(), Destination(rref.owner(), limit), rref.handle_, target, args...);
+  }
+
+ private:
+  template <auto M, typename T, typename... Args>
+  static auto start(const RRef<T>& rref, std::optional<Timeout> limit, bool waits, Args&... args) {
+    const RRefTarget<T> target(rref.handle().id());
+    return call<typename RemoteMethod<T, M>::CallFunction>(rref, limit, waits, target, args...);
+  }
 };
 
 }  // namespace detail
 
 template <typename T>
+template <auto M, typename... Args>
+typename detail::RemoteMethod<T, M>::Result RRef<T>::rpc_sync(Args&&... args) const {
+  return detail::RRefAccess::sync<M>(*this, std::nullopt, args...);
+}
+template <typename T>
+template <auto M, typename... Args>
+Future<typename detail::RemoteMethod<T, M>::Result> RRef<T>::rpc_async(Args&&... args) const {
+  return detail::RRefAccess::async<M>(*this, std::nullopt, args...);
+}
+template <typename T>
+template <auto M, typename... Args>
+RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> RRef<T>::remote(
+    Args&&... args) const {
+  return detail::RRefAccess::remote<M>(*this, std::nullopt, args...);
+}
+
+template <typename T>
 class RRef<T>::Within {
  public:
-  Within(const RRef& rref, std::optional<Timeout> limit) : rref_(rref), limit_(limit) {}
-
   template <auto M, typename... Args>
   typename detail::RemoteMethod<T, M>::Result rpc_sync(Args&&... args) const {
-    auto pending = start<M>(true, args...);
-    try {
-      return std::move(pending).wait();
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kRRefLost) rref_.handle().check_created_soon();
-      throw;
-    }
+    return detail::RRefAccess::sync<M>(rref_, limit_, args...);
   }
   template <auto M, typename... Args>
   Future<typename detail::RemoteMethod<T, M>::Result> rpc_async(Args&&... args) const {
-    return start<M>(false, args...);
+    return detail::RRefAccess::async<M>(rref_, limit_, args...);
   }
   template <auto M, typename... Args>
   RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> remote(Args&&... args) const {
-    using Value = detail::Kept<typename detail::RemoteMethod<T, M>::Result>;
-    const detail::RRefTarget<T> target(rref_.handle().id());
-    return detail::RRefAccess::create<detail::RemoteMethod<T, M>::kCreation, Value>(
-        *rref_.handle().agent(), Destination(rref_.owner(), limit_), rref_.handle_, target,
-        args...);
+    return detail::RRefAccess::remote<M>(rref_, limit_, args...);
   }
 
  private:
-  template <auto M, typename... Args>
-  auto start(bool waits, Args&... args) const {
-    const detail::RRefTarget<T> target(rref_.handle().id());
-    return detail::RRefAccess::call<detail::RemoteMethod<T, M>::kCall>(rref_, limit_, waits, target,
-                                                                       args...);
-  }
-  const RRef& rref_;
-  std::optional<Timeout> limit_;
+  friend class RRef;
+  Within(RRef rref, Timeout limit) : rref_(std::move(rref)), limit_(limit) {}
+
+  const RRef rref_;  // a copy: `make_counter().within(1s)` may be kept
+  const Timeout limit_;
 };
 
 template <typename T>
@@ -422,10 +465,12 @@ T& RRef<T>::local_value() const {
 template <typename T>
 T RRef<T>::to_here(std::optional<Timeout> timeout) const {
   if (is_owner()) return local_value();
+  using Fetch = typename detail::RemoteFetch<T>::CallFunction;
   const detail::RRefTarget<T> target(handle().id());
+  const detail::RRefTimeLimit limit(handle(), timeout);  // for both attempts together
   for (int attempt = 0;; ++attempt) {
     try {
-      return detail::RRefAccess::call<&detail::fetch_rref<T>>(*this, timeout, true, target).wait();
+      return detail::RRefAccess::call<Fetch>(*this, limit.left(), true, target).wait();
     } catch (const Error& error) {
       handle().check_created();  // the better reason, if there is one
       // The connection broke and the owner lives: to ask again does no harm.
@@ -440,7 +485,7 @@ template <auto F, typename... Args>
 auto remote(Agent& agent, const Destination& to, Args&&... args) {
   using Function = detail::RemoteFunction<F>;
   using Making = detail::RemoteMaking<F, typename Function::Arguments>;
-  return detail::RRefAccess::create<&Making::run, typename Making::Value>(
+  return detail::RRefAccess::create<typename Making::CreationFunction, typename Making::Value>(
       *detail::AgentAccess::core(agent), to, {}, args...);
 }
 template <auto F, typename... Args>
@@ -452,12 +497,36 @@ auto remote(const Destination& to, Args&&... args) {
 template <typename T, typename... Args>
 RRef<T> remote(Agent& agent, const Destination& to, Args&&... args) {
   using Making = detail::RemoteConstruction<T, detail::Transported<Args>...>;
-  return detail::RRefAccess::create<&Making::run, T>(*detail::AgentAccess::core(agent), to, {},
-                                                     args...);
+  return detail::RRefAccess::create<typename Making::CreationFunction, T>(
+      *detail::AgentAccess::core(agent), to, {}, args...);
 }
 template <typename T, typename... Args>
 RRef<T> remote(const Destination& to, Args&&... args) {
   return remote<T>(current_agent(), to, std::forward<Args>(args)...);
+}
+
+/// Makes method M of objects of class T (default: the class that declares it) callable in a program
+/// that serves it but never calls it itself.
+template <auto M, typename T = typename detail::MethodTraits<decltype(M)>::Class>
+requires std::is_member_function_pointer_v<decltype(M)>
+void expose() {
+  (void)detail::RemoteMethod<T, M>::CallFunction::entry();
+  (void)detail::RemoteMethod<T, M>::CreationFunction::entry();
+}
+/// The same for `remote<F>(...)`, and for `remote<T>(...)` with these arguments.
+template <auto F>
+void expose_remote() {
+  using Making = detail::RemoteMaking<F, typename detail::RemoteFunction<F>::Arguments>;
+  (void)Making::CreationFunction::entry();
+}
+template <typename T, typename... Args>
+void expose_remote() {
+  (void)detail::RemoteConstruction<T, detail::Transported<Args>...>::CreationFunction::entry();
+}
+/// The same for `to_here()` of references to a T.
+template <typename T>
+void expose_value() {
+  (void)detail::RemoteFetch<T>::CallFunction::entry();
 }
 
 template <typename T>

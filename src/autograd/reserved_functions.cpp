@@ -83,14 +83,14 @@ std::vector<uint8_t> sys_autograd_watch(std::vector<int64_t> watched) {
 void register_reserved_functions() {
   static std::once_flag once;
   std::call_once(once, [] {
-    detail::RemoteFunction<sys_autograd_ask>::rename("sys.autograd.ask");
-    detail::RemoteFunction<sys_autograd_ask_root>::rename("sys.autograd.ask_root");
-    detail::RemoteFunction<sys_autograd_run>::rename("sys.autograd.run");
-    detail::RemoteFunction<sys_autograd_abort>::rename("sys.autograd.abort");
-    detail::RemoteFunction<sys_autograd_release>::rename("sys.autograd.release");
-    detail::RemoteFunction<sys_autograd_gradients>::rename("sys.autograd.gradients");
-    detail::RemoteFunction<sys_autograd_fail>::rename("sys.autograd.fail");
-    detail::RemoteFunction<sys_autograd_watch>::rename("sys.autograd.watch");
+    detail::RemoteFunction<sys_autograd_ask>::reserve("sys.autograd.ask");
+    detail::RemoteFunction<sys_autograd_ask_root>::reserve("sys.autograd.ask_root");
+    detail::RemoteFunction<sys_autograd_run>::reserve("sys.autograd.run");
+    detail::RemoteFunction<sys_autograd_abort>::reserve("sys.autograd.abort");
+    detail::RemoteFunction<sys_autograd_release>::reserve("sys.autograd.release");
+    detail::RemoteFunction<sys_autograd_gradients>::reserve("sys.autograd.gradients");
+    detail::RemoteFunction<sys_autograd_fail>::reserve("sys.autograd.fail");
+    detail::RemoteFunction<sys_autograd_watch>::reserve("sys.autograd.watch");
   });
 }
 

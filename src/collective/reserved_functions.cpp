@@ -59,9 +59,9 @@ Reception sys_collective_attends(ChannelId id, Channel::Awaited awaited) {
 void register_reserved_functions() {
   static std::once_flag once;
   std::call_once(once, [] {
-    detail::RemoteFunction<sys_collective_part>::rename("sys.collective.part");
-    detail::RemoteFunction<sys_collective_fail>::rename("sys.collective.fail");
-    detail::RemoteFunction<sys_collective_attends>::rename("sys.collective.attends");
+    detail::RemoteFunction<sys_collective_part>::reserve("sys.collective.part");
+    detail::RemoteFunction<sys_collective_fail>::reserve("sys.collective.fail");
+    detail::RemoteFunction<sys_collective_attends>::reserve("sys.collective.attends");
   });
 }
 

@@ -102,7 +102,8 @@ auto OptimizerDriver::ask_owners(std::optional<Timeout> timeout, const Arguments
     const RRef<OwnerOptimizer>& owner = owners_[i].optimizer;
     const weft::detail::RRefTarget<OwnerOptimizer> target(Access::handle(owner)->id());
     const auto call = [&](const auto&... args) {
-      return Access::call<Remote::kCall>(owner, left, /*waits=*/true, target, args...);
+      return Access::call<typename Remote::CallFunction>(owner, left, /*waits=*/true, target,
+                                                         args...);
     };
     return std::apply(call, arguments(i));
   };

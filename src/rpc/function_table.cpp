@@ -4,6 +4,8 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -14,39 +16,65 @@ namespace weft {
 
 namespace {
 
-// Filled before main (and when a library is loaded), so it is a function's static: whoever comes
-// first makes it. Entries are never removed; their addresses are stable.
+constexpr std::string_view kReservedPrefix = "sys.";
+
+// Filled before main (and when a library is loaded), so it is a function's static: the first
+// registration makes it. Entries are never removed; their addresses are stable.
 struct Table {
+  using Key = std::pair<std::string, uint64_t>;  // name, signature
+
   std::mutex mutex;
   std::deque<detail::FunctionEntry> entries;
-  std::map<std::pair<std::string, uint64_t>, uint32_t> by_name;
+  std::map<Key, std::vector<uint32_t>> by_name;  // more than one: none of them can be called
+
+  // Under the lock.
+  void bind(detail::FunctionEntry& entry) {
+    auto& same = by_name[{entry.name, entry.signature}];
+    same.push_back(entry.index);
+    mark(same);
+  }
+  void unbind(const detail::FunctionEntry& entry) {
+    auto found = by_name.find({entry.name, entry.signature});
+    std::erase(found->second, entry.index);
+    mark(found->second);
+    if (found->second.empty()) by_name.erase(found);
+  }
+  void rename(detail::FunctionEntry& entry, std::string name) {
+    unbind(entry);
+    entry.name = std::move(name);
+    bind(entry);
+  }
+
+ private:
+  void mark(const std::vector<uint32_t>& same) {
+    for (const uint32_t index : same) entries[index].ambiguous = same.size() > 1;
+  }
 };
 Table& table() {
   static auto* leaked = new Table;
   return *leaked;
 }
 
-void bind_name(Table& into, detail::FunctionEntry& entry) {
-  auto [at, fresh] = into.by_name.try_emplace({entry.name, entry.signature}, entry.index);
-  if (fresh || at->second == entry.index) return;
-  entry.ambiguous = true;
-  into.entries[at->second].ambiguous = true;
+std::string cut_name(std::string name) {
+  if (name.size() <= wire::kMaxNameBytes) return name;
+  const std::string suffix = fmt::format("#{:016x}", rpc::hash_signature(name));
+  return name.substr(0, wire::kMaxNameBytes - suffix.size()) + suffix;
 }
 
 }  // namespace
 
 namespace detail {
 
-FunctionEntry& register_function(const char* tag, std::string signature, InvokeFunction invoke) {
+FunctionEntry& register_function(std::string name, std::string signature, InvokeFunction invoke) {
   Table& into = table();
   std::lock_guard lock(into.mutex);
   FunctionEntry& entry = into.entries.emplace_back();
   entry.index = static_cast<uint32_t>(into.entries.size() - 1);
-  entry.name = rpc::function_name_from_tag(tag);
+  entry.name = cut_name(std::move(name));
   entry.signature = rpc::hash_signature(signature);
   entry.signature_text = std::move(signature);
   entry.invoke = invoke;
-  bind_name(into, entry);
+  into.bind(entry);
   return entry;
 }
 
@@ -56,20 +84,23 @@ void rename_function(FunctionEntry& entry, std::string name) {
         ErrorCode::kInvalidArgument,
         fmt::format("a function name has 1 to {} bytes: \"{}\"", wire::kMaxNameBytes, name));
   }
+  if (name.starts_with(kReservedPrefix)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("names that begin with \"{}\" belong to Weft's own functions; choose "
+                            "another one for {} than \"{}\"",
+                            kReservedPrefix, entry.name, name));
+  }
   Table& into = table();
   std::lock_guard lock(into.mutex);
-  if (auto old = into.by_name.find({entry.name, entry.signature});
-      old != into.by_name.end() && old->second == entry.index) {
-    into.by_name.erase(old);
-  }
-  entry.name = std::move(name);
-  entry.ambiguous = false;
-  bind_name(into, entry);
+  into.rename(entry, std::move(name));
 }
 
-}  // namespace detail
-
-namespace rpc {
+void reserve_function(FunctionEntry& entry, std::string name) {
+  Table& into = table();
+  std::lock_guard lock(into.mutex);
+  entry.reserved = true;
+  into.rename(entry, std::move(name));
+}
 
 namespace {
 
@@ -120,12 +151,14 @@ std::string function_name_from_tag(const char* tag) {
   const bool lambda =
       name.find("{lambda") != std::string::npos || name.find("$_") != std::string::npos;
   if (!lambda) name = without_result(without_parameters(std::move(name)));
-  if (name.size() > wire::kMaxNameBytes) {
-    const std::string suffix = fmt::format("#{:016x}", hash_signature(name));
-    name = name.substr(0, wire::kMaxNameBytes - suffix.size()) + suffix;
-  }
   return name;
 }
+
+std::string type_name(const std::type_info& type) { return base::demangle(type); }
+
+}  // namespace detail
+
+namespace rpc {
 
 // FNV-1a: stable between builds and compilers, which std::hash is not.
 uint64_t hash_signature(std::string_view text) {
@@ -139,10 +172,25 @@ FunctionLookup find_function(std::string_view name, uint64_t signature) {
   std::lock_guard lock(in.mutex);
   const std::string key(name);
   if (auto found = in.by_name.find({key, signature}); found != in.by_name.end()) {
-    return {&in.entries[found->second], true};
+    return {&in.entries[found->second.front()], true};
   }
   auto any = in.by_name.lower_bound({key, 0});
   return {nullptr, any != in.by_name.end() && any->first.first == key};
+}
+
+std::string how_to_expose(std::string_view name) {
+  const auto inside = [&name](std::string_view before, std::string_view after) {
+    return name.substr(before.size(), name.size() - before.size() - after.size());
+  };
+  if (name.starts_with("RRef<") && name.ends_with(">::to_here"))
+    return fmt::format("weft::expose_value<{}>()", inside("RRef<", ">::to_here"));
+  if (name.starts_with("remote<") && name.ends_with(">")) {
+    return fmt::format(
+        "weft::expose_remote<{0}>(), or weft::expose_remote<{0}, arguments...>() if "
+        "{0} is a class",
+        inside("remote<", ">"));
+  }
+  return fmt::format("weft::expose<{0}>(), or weft::expose<&{0}>() if it is a method", name);
 }
 
 const detail::FunctionEntry* function_at(uint32_t index) {

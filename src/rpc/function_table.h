@@ -11,14 +11,11 @@
 
 namespace weft::rpc {
 
-/// The name callers and callees know a function by: its qualified name, made from the mangled name
-/// of a FunctionTag of it; at most 128 bytes.
-std::string function_name_from_tag(const char* tag);
-
 /// The agent's own functions, which are not counted as work.
-inline bool is_reserved(const detail::FunctionEntry& function) {
-  return function.name.starts_with("sys.");
-}
+inline bool is_reserved(const detail::FunctionEntry& function) { return function.reserved; }
+
+/// What a program has to say so that it serves a function of this name.
+std::string how_to_expose(std::string_view name);
 
 uint64_t hash_signature(std::string_view text);
 

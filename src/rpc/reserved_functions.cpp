@@ -31,10 +31,10 @@ std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t rou
 void register_reserved_functions() {
   static std::once_flag once;
   std::call_once(once, [] {
-    detail::RemoteFunction<sys_report>::rename("sys.report");
-    detail::RemoteFunction<sys_alive>::rename("sys.alive");
-    detail::RemoteFunction<sys_gather>::rename("sys.gather");
-    detail::RemoteFunction<sys_withdraw>::rename("sys.withdraw");
+    detail::RemoteFunction<sys_report>::reserve("sys.report");
+    detail::RemoteFunction<sys_alive>::reserve("sys.alive");
+    detail::RemoteFunction<sys_gather>::reserve("sys.gather");
+    detail::RemoteFunction<sys_withdraw>::reserve("sys.withdraw");
   });
 }
 

@@ -33,9 +33,8 @@ ResolvedFunction look_up(const wire::CallPrelude& prelude) {
         fmt::format("\"{}\" has other parameters or another result in this program", prelude.name)};
   }
   return {nullptr, ErrorCode::kUnknownFunction,
-          fmt::format("this program has no function \"{}\"; a program that serves it says "
-                      "weft::expose<function>()",
-                      prelude.name)};
+          fmt::format("this program has no function \"{}\"; a program that serves it says {}",
+                      prelude.name, how_to_expose(prelude.name))};
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ void sys_rref_probe() {}
 void register_reserved_functions() {
   static std::once_flag once;
   std::call_once(once, [] {
-    detail::RemoteFunction<sys_rref_session>::rename("sys.rref.session");
-    detail::RemoteFunction<sys_rref_probe>::rename("sys.rref.probe");
+    detail::RemoteFunction<sys_rref_session>::reserve("sys.rref.session");
+    detail::RemoteFunction<sys_rref_probe>::reserve("sys.rref.probe");
   });
 }
 

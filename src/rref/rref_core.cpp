@@ -53,6 +53,15 @@ void start_rref_call(const RRefHandle& handle, OutgoingCall& call, const Functio
                                        caller_waits, arguments);
 }
 
+RRefTimeLimit::RRefTimeLimit(const RRefHandle& handle, std::optional<Timeout> given)
+    : limit_(given.value_or(Timeout(handle.keeper()->runtime()->default_timeout.load()))) {}
+
+Timeout RRefTimeLimit::left() const {
+  if (limit_.count() <= 0) return limit_;
+  const Timeout passed = std::chrono::steady_clock::now() - began_;
+  return std::max<Timeout>(limit_ - passed, std::chrono::microseconds(1));
+}
+
 std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error& error,
                                           Ref<FutureCore> future) {
   const auto lost = [owner = handle.owner().name](const Error& cause) {

@@ -46,12 +46,20 @@ struct FunctionEntry {
   std::string signature_text;
   InvokeFunction invoke = nullptr;
   bool ambiguous = false;  // another function has the same name and signature
+  bool reserved = false;   // Weft's own: not counted as work, never behind users' calls
 };
 
+/// The qualified name of the function in a FunctionTag, from the tag's mangled name.
+std::string function_name_from_tag(const char* tag);
+std::string type_name(const std::type_info& type);
+
 /// Adds a function to the process's table; called before main for every function that is called or
-/// exposed anywhere in the program. `tag` is the mangled name of a type that has it as argument.
-FunctionEntry& register_function(const char* tag, std::string signature, InvokeFunction invoke);
+/// exposed anywhere in the program. A name of more than 128 bytes is cut and gets a hash.
+FunctionEntry& register_function(std::string name, std::string signature, InvokeFunction invoke);
+/// Throws kInvalidArgument for an empty or long name, and for one that begins with "sys.".
 void rename_function(FunctionEntry& entry, std::string name);
+/// Gives one of Weft's own functions its name, which begins with "sys.".
+void reserve_function(FunctionEntry& entry, std::string name);
 
 template <typename Signature>
 struct SignatureTraits;
@@ -82,6 +90,24 @@ struct CallableTraits<R (C::*)(P...) const noexcept> : SignatureTraits<R(P...)> 
 
 template <auto F>
 struct FunctionTag {};
+
+// How a function is called in errors and on the wire: as its user wrote it.
+
+/// A function or a method by its own name: "space::add", "Counter::add".
+template <auto F>
+struct OwnName {
+  static std::string name() { return function_name_from_tag(typeid(FunctionTag<F>).name()); }
+};
+/// `F` called so that its result stays: "remote<space::make>".
+template <auto F>
+struct RemoteName {
+  static std::string name() { return "remote<" + OwnName<F>::name() + ">"; }
+};
+/// The construction of a T: "remote<space::Counter>".
+template <typename T>
+struct ConstructionName {
+  static std::string name() { return "remote<" + type_name(typeid(T)) + ">"; }
+};
 
 class InvocationHolder {
  public:
@@ -118,7 +144,7 @@ void reply_when_ready(Invocation& call, const Future<R>& pending) {
 }
 
 /// What the exported functions of one program have in common: decode, call, encode.
-template <auto F>
+template <auto F, typename Name = OwnName<F>>
 class RemoteFunction {
  public:
   using Traits = CallableTraits<std::decay_t<decltype(F)>>;
@@ -127,6 +153,7 @@ class RemoteFunction {
 
   static const FunctionEntry& entry() { return entry_; }
   static void rename(std::string name) { rename_function(entry_, std::move(name)); }
+  static void reserve(std::string name) { reserve_function(entry_, std::move(name)); }
 
   template <typename... Args>
   static void encode(Encoder& out, Args&&... args) {
@@ -186,8 +213,7 @@ class RemoteFunction {
     }
   }
 
-  static inline FunctionEntry& entry_ =
-      register_function(typeid(FunctionTag<F>).name(), signature(), &invoke);
+  static inline FunctionEntry& entry_ = register_function(Name::name(), signature(), &invoke);
 };
 
 }  // namespace weft::detail

@@ -31,6 +31,18 @@ Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type);
 void start_rref_call(const RRefHandle& handle, OutgoingCall& call, const FunctionEntry& function,
                      std::optional<Timeout> timeout, bool caller_waits, const Encoder& arguments);
 
+/// The time that a use of a reference may take, over all the calls it makes.
+class RRefTimeLimit {
+ public:
+  /// Nothing given: the agent's default timeout.
+  RRefTimeLimit(const RRefHandle& handle, std::optional<Timeout> given);
+  Timeout left() const;
+
+ private:
+  const Timeout limit_;  // zero: as long as the owner lives
+  const SteadyTime began_ = std::chrono::steady_clock::now();
+};
+
 /// What a failed call through a reference means for it. Nothing: whether its owner is gone is being
 /// found out, and `future` is settled when it is known.
 std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error& error,

@@ -70,7 +70,7 @@ class RRefUse {
   explicit RRefUse(Ref<RRefObject> object) : object_(std::move(object)) {}
   RRefUse(RRefUse&&) = default;
   ~RRefUse() {
-    if (object_ && turn_) object_->turns().end(*turn_);
+    if (object_) end_turn();
   }
 
   RRefObject& object() const { return *object_; }
@@ -79,6 +79,9 @@ class RRefUse {
     Turns::Turn turn = object_->turns().take();
     turn_ = turn.number;
     return std::move(turn.comes);
+  }
+  void end_turn() {
+    if (turn_) object_->turns().end(*std::exchange(turn_, std::nullopt));
   }
 
  private:

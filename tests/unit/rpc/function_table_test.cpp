@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/rpc.h"
+#include "weft/rref.h"
 
 namespace weft_function_table_test {
 
@@ -19,6 +20,12 @@ int quiet(int n) noexcept { return n; }
 
 struct Space {
   static int member(int n) { return n; }
+};
+
+struct Counter {
+  explicit Counter(int start) : sum(start) {}
+  int add(int n) { return sum += n; }
+  int sum;
 };
 
 template <typename T>
@@ -66,7 +73,7 @@ using namespace weft_function_table_test;
 
 template <auto F>
 std::string name_of() {
-  return function_name_from_tag(typeid(detail::FunctionTag<F>).name());
+  return detail::OwnName<F>::name();
 }
 
 TEST(FunctionName, IsTheQualifiedNameWithoutParameters) {
@@ -112,12 +119,57 @@ TEST(FunctionName, TellsLambdasApart) {
   EXPECT_FALSE(name_of<first>().empty());
 }
 
+TEST(FunctionName, OfAMethodIsTheMethods) {
+  using Method = detail::RemoteMethod<Counter, &Counter::add>;
+
+  EXPECT_EQ(Method::CallFunction::entry().name, "weft_function_table_test::Counter::add");
+  EXPECT_EQ(Method::CreationFunction::entry().name,
+            "remote<weft_function_table_test::Counter::add>");
+}
+
+TEST(FunctionName, OfWhatMakesAnObjectIsWhatTheUserWrote) {
+  using Making = detail::RemoteMaking<without_parameters, std::tuple<>>;
+  using Construction = detail::RemoteConstruction<Counter, int>;
+
+  EXPECT_EQ(Making::CreationFunction::entry().name,
+            "remote<weft_function_table_test::without_parameters>");
+  EXPECT_EQ(Construction::CreationFunction::entry().name,
+            "remote<weft_function_table_test::Counter>");
+  EXPECT_EQ(detail::RemoteFetch<Counter>::name(),
+            "RRef<weft_function_table_test::Counter>::to_here");
+}
+
+TEST(FunctionName, TellsHowToExposeTheFunction) {
+  EXPECT_EQ(how_to_expose("a::f"),
+            "weft::expose<a::f>(), or weft::expose<&a::f>() if it is a method");
+  EXPECT_EQ(
+      how_to_expose("remote<a::f>"),
+      "weft::expose_remote<a::f>(), or weft::expose_remote<a::f, arguments...>() if a::f is a "
+      "class");
+  EXPECT_EQ(how_to_expose("RRef<a::T>::to_here"), "weft::expose_value<a::T>()");
+}
+
+// What the advice says compiles, and finds the same entries as the calls.
+TEST(FunctionTable, HasWhatWasExposed) {
+  expose<&Counter::add>();
+  expose_remote<without_parameters>();
+  expose_remote<Counter, int>();
+  expose_value<int64_t>();
+
+  for (const char* name :
+       {"weft_function_table_test::Counter::add", "remote<weft_function_table_test::Counter::add>",
+        "remote<weft_function_table_test::without_parameters>",
+        "remote<weft_function_table_test::Counter>", "RRef<long>::to_here"}) {
+    EXPECT_TRUE(find_function(name, 0).name_exists) << name;
+  }
+}
+
 TEST(FunctionName, IsCutAndHashedBeyondTheLimit) {
   using Long = APairOfTypesWithAVeryLongNameIndeed<std::map<std::string, int>, std::vector<double>>;
   using Other = APairOfTypesWithAVeryLongNameIndeed<std::map<std::string, int>, std::vector<float>>;
 
-  const std::string name = name_of<long_named<Long>>();
-  const std::string other = name_of<long_named<Other>>();
+  const std::string name = detail::RemoteFunction<long_named<Long>>::entry().name;
+  const std::string other = detail::RemoteFunction<long_named<Other>>::entry().name;
 
   EXPECT_EQ(name.size(), 128u);
   EXPECT_EQ(other.size(), 128u);
@@ -126,7 +178,7 @@ TEST(FunctionName, IsCutAndHashedBeyondTheLimit) {
 }
 
 TEST(FunctionName, OfATagThatIsNoMangledNameIsKept) {
-  EXPECT_EQ(function_name_from_tag("??"), "??");
+  EXPECT_EQ(detail::function_name_from_tag("??"), "??");
 }
 
 TEST(FunctionTable, FindsAFunctionByNameAndSignature) {
@@ -172,6 +224,34 @@ TEST(FunctionTable, TwoFunctionsOfOneNameAndSignatureAreBothAmbiguous) {
 
   EXPECT_TRUE(First::entry().ambiguous);
   EXPECT_TRUE(Second::entry().ambiguous);
+}
+
+TEST(FunctionTable, OfTwoAmbiguousFunctionsTheRenamedAndTheOtherAreFound) {
+  using First = detail::RemoteFunction<by_number<12>>;
+  using Second = detail::RemoteFunction<by_number<13>>;
+  First::rename("both");
+  Second::rename("both");
+
+  Second::rename("second");
+
+  EXPECT_FALSE(First::entry().ambiguous);
+  EXPECT_FALSE(Second::entry().ambiguous);
+  EXPECT_EQ(find_function("both", First::entry().signature).found, &First::entry());
+  EXPECT_EQ(find_function("second", Second::entry().signature).found, &Second::entry());
+
+  First::rename("first");
+
+  EXPECT_EQ(find_function("first", First::entry().signature).found, &First::entry());
+  EXPECT_FALSE(find_function("both", First::entry().signature).name_exists);
+}
+
+TEST(FunctionTable, AUsersFunctionCannotTakeAReservedName) {
+  using Function = detail::RemoteFunction<by_number<14>>;
+
+  EXPECT_THROW(Function::rename("sys.report"), Error);
+  EXPECT_THROW(expose<by_number<14>>("sys.mine"), Error);
+
+  EXPECT_FALSE(is_reserved(Function::entry()));
 }
 
 TEST(HashSignature, IsTheSameInEveryBuild) {

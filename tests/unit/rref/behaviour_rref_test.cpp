@@ -76,6 +76,7 @@ bool confirmed_everywhere(std::vector<RRef<Counted>> some,
   }
   return true;
 }
+int64_t use_number(RRef<int64_t> number) { return number.local_value(); }
 std::vector<RRef<Counted>> kept;
 void keep(RRef<Counted> counted) { kept.push_back(counted); }
 RRef<Counted> hand_out() { return kept.back(); }
@@ -351,6 +352,69 @@ TEST_F(Behaviour31_CallsThroughReferences, OfASerializedObjectRunOneAfterTheOthe
   for (int64_t i = 0; i < 300; ++i) calls.push_back(single.rpc_async<&Single::note>(i));
   wait_all(calls);
   EXPECT_TRUE(single.rpc_sync<&Single::in_order>());
+}
+
+// Answers all its callers when the second one has come.
+struct Pairing {
+  static constexpr bool kSerialized = true;
+  Future<int64_t> meet(int64_t n) {
+    waiting.emplace_back();
+    Future<int64_t> future = waiting.back().future();
+    sum += n;
+    if (waiting.size() == 2) {
+      for (Promise<int64_t>& each : std::exchange(waiting, {})) each.set_value(sum);
+    }
+    return future;
+  }
+  std::vector<Promise<int64_t>> waiting;
+  int64_t sum = 0;
+};
+
+TEST_F(Behaviour31_CallsThroughReferences, OfASerializedObjectMayWaitForLaterOnes) {
+  const auto pairing = remote<Pairing>(group[0], "b");
+
+  const auto first = pairing.within(60s).rpc_async<&Pairing::meet>(1);
+  const auto second = pairing.within(60s).rpc_async<&Pairing::meet>(2);
+
+  EXPECT_EQ(second.wait(), 3);
+  EXPECT_EQ(first.wait(), 3);
+}
+
+Future<int64_t> fails_before_it_returns() { throw std::out_of_range("no future today"); }
+
+TEST_F(Behaviour31_CallsThroughReferences, SeeWhyAnAsynchronousCreationThrew) {
+  const auto never = remote<fails_before_it_returns>(group[0], "b");
+  const std::function<void()> fetch = [&] { never.to_here(); };
+  const std::function<void()> share = [&] { group[0].sync<use_number>("b", never); };
+
+  EXPECT_THAT(fetch, Throws<Error>(Property(&Error::what, HasSubstr("no future today"))));
+  EXPECT_THAT(share, Throws<Error>(Property(&Error::what, HasSubstr("no future today"))));
+}
+
+TEST_F(Behaviour31_CallsThroughReferences, WithATimeLimitOutliveTheReferenceTheyWereMadeFrom) {
+  const auto limited = remote<Counted>(group[0], "b", int64_t{5}).within(60s);
+
+  EXPECT_EQ(limited.rpc_sync<&Counted::add>(1), 6);
+}
+
+TEST_F(Behaviour31_CallsThroughReferences, AreNamedAfterTheMethodInErrors) {
+  struct Failing {
+    int64_t now() {
+      gate->acquire();
+      return 0;
+    }
+  };
+  std::counting_semaphore<> closed(0);
+  gate = &closed;
+  const auto failing = remote<Failing>(group[0], "b");
+  const auto call = failing.within(20ms).rpc_async<&Failing::now>();
+
+  EXPECT_THAT([&] { call.wait(); },
+              Throws<Error>(Property(&Error::what, HasSubstr("Failing::now on b"))));
+  EXPECT_THAT([&] { call.wait(); },
+              Throws<Error>(Property(&Error::what, testing::Not(HasSubstr("weft::detail")))));
+  closed.release();
+  group.shut_down();  // the function that nobody waits for has left the gate
 }
 
 }  // namespace weft::behaviour_rref
