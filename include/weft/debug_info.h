@@ -33,11 +33,25 @@ struct PeerStats {
   LatencySummary round_trip;
 };
 
+/// A call without an outcome, as one of its two workers sees it.
+struct CallInFlight {
+  enum class Direction { kOutgoing, kIncoming };
+  Direction direction = Direction::kOutgoing;
+  std::string function;
+  std::string worker;  // the one that is called, or that calls
+  double seconds = 0;  // since the call was made, or arrived
+  // Outgoing: "connecting", "unsent", "sent". Incoming: "in the backlog", "waiting for its
+  // arguments", "running", "returned a future"; then ", given up by its caller" if it was.
+  std::string state;
+};
+std::string to_text(const CallInFlight& call);
+
 struct DebugInfo {
   std::string worker;
   std::map<std::string, uint64_t> counters;  // e.g. "calls.outstanding", "replies.late"
   std::vector<FunctionStats> functions;
   std::vector<PeerStats> peers;
+  std::vector<CallInFlight> calls;  // users' and Weft's own
 };
 
 /// A table for people.

@@ -8,15 +8,13 @@
 #include "autograd/note.h"
 #include "autograd/reserved_functions.h"
 #include "base/log.h"
-#include "rpc/own_call.h"
+#include "rpc/resend.h"
 
 namespace weft::autograd {
 
 namespace {
 
 constexpr auto kTellTimeout = std::chrono::seconds(10);
-// A creator that could not be reached is asked once more after so long.
-constexpr auto kAskAgain = std::chrono::milliseconds(500);
 constexpr size_t kMostGivenUp = 100'000;
 // Contexts that end within so long are told of together.
 constexpr auto kEndTogether = std::chrono::milliseconds(1);
@@ -220,12 +218,8 @@ void Contexts::tell_ended() {
 }
 
 std::shared_ptr<rpc::Alarm> Contexts::make_alarm(void (Contexts::*ring)()) {
-  return rpc::Alarm::make(runtime_->io, [weak = weak_from_this(), io = &runtime_->io, ring] {
-    auto* later = new detail::Continuation;
-    later->task = [weak, ring] {
-      if (auto contexts = weak.lock()) ((*contexts).*ring)();
-    };
-    io->post(later);
+  return rpc::Alarm::make(runtime_->io, [weak = weak_from_this(), ring] {
+    if (auto contexts = weak.lock()) ((*contexts).*ring)();
   });
 }
 
@@ -292,6 +286,8 @@ rpc::Idleness Contexts::idleness() {
   return {};
 }
 
+std::string Contexts::unfinished() { return "a backward pass runs"; }
+
 void Contexts::on_stopping() {
   std::unordered_map<int64_t, detail::Ref<ContextState>> ended;
   std::vector<std::shared_ptr<rpc::Alarm>> alarms;
@@ -327,11 +323,6 @@ void Contexts::watch_before_long() {
   alarm->set(runtime_->clock->now() + watch_interval_);
 }
 
-void Contexts::ask_again_soon() {
-  std::lock_guard lock(mutex_);
-  if (!stopped_ && alarm_) alarm_->set(runtime_->clock->now() + kAskAgain);
-}
-
 void Contexts::watch() {
   std::map<int, std::vector<int64_t>> by_creator;
   std::set<int> creators;
@@ -343,26 +334,20 @@ void Contexts::watch() {
       if (!watching_.contains(state->creator())) by_creator[state->creator()].push_back(id);
     }
     alarm_set_ = !creators.empty();
-    std::erase_if(unreachable_, [&](int rank) { return !creators.contains(rank); });
     for (const auto& [rank, ids] : by_creator) watching_.insert(rank);
   }
   for (auto& [rank, ids] : by_creator) ask_creator(rank, std::move(ids));
   if (!creators.empty()) watch_before_long();
 }
 
-// No timeout: a creator that does not live is noticed by its heartbeat.
+// No timeout: a creator that does not live is noticed.
 void Contexts::ask_creator(int rank, std::vector<int64_t> ids) {
   auto agent = agent_.lock();
   if (!agent) return;
-  const OnOnesOwn here;
-  try {
-    rpc::own_call<sys_autograd_watch>(*agent, rank, Timeout(0), ids)
-        .on_ready([weak = weak_from_this(), rank, ids](const Future<std::vector<uint8_t>>& answer) {
-          if (auto contexts = weak.lock()) contexts->on_watched(rank, ids, answer);
-        });
-  } catch (const Error&) {
-    // This agent is being shut down.
-  }
+  rpc::call_until_answered<sys_autograd_watch>(*agent, rank, Timeout(0), ids)
+      .on_ready([weak = weak_from_this(), rank, ids](const Future<std::vector<uint8_t>>& answer) {
+        if (auto contexts = weak.lock()) contexts->on_watched(rank, ids, answer);
+      });
 }
 
 void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,
@@ -370,10 +355,9 @@ void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,
   {
     std::lock_guard lock(mutex_);
     watching_.erase(rank);
-    if (!answer.error()) unreachable_.erase(rank);
   }
   if (const auto error = answer.error()) {
-    if (!is_gone(rank, *error)) return ask_again_soon();
+    if (error->code() != ErrorCode::kPeerLost) return;  // asked again at the next time
     for (const int64_t id : ids) give_up(id, "its creator is gone: " + error->message());
     base::log(LogLevel::kInfo, runtime_->name(),
               fmt::format("{} autograd contexts end with {}, which made them: {}", ids.size(),
@@ -389,18 +373,6 @@ void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,
       if (const auto state = find(ids[i])) state->abort("its creator has given it up");
     }
   }
-}
-
-// One that refuses a connection once may be out of descriptors.
-bool Contexts::is_gone(int creator, const Error& error) {
-  if (error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kUnauthenticated) {
-    return true;
-  }
-  if (error.code() != ErrorCode::kUnavailable) return false;
-  std::lock_guard lock(mutex_);
-  const bool again = unreachable_.erase(creator) == 1;
-  if (!again) unreachable_.insert(creator);
-  return again;
 }
 
 }  // namespace weft::autograd

@@ -60,6 +60,7 @@ class Contexts final : public rpc::AgentPart, public std::enable_shared_from_thi
   detail::Ref<rpc::Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
                                       std::span<at::Tensor> tensors) override;
   rpc::Idleness idleness() override;
+  std::string unfinished() override;
   void on_stopping() override;
   void describe(DebugInfo& info) override;
 
@@ -69,12 +70,10 @@ class Contexts final : public rpc::AgentPart, public std::enable_shared_from_thi
   void check_not_given_up(int64_t id);
   [[noreturn]] void refuse_given_up(int64_t id) const;
   void give_up(int64_t id, const std::string& cause);
-  bool is_gone(int creator, const Error& error);
   std::vector<detail::Ref<ContextState>> all();
   std::shared_ptr<rpc::Alarm> make_alarm(void (Contexts::*ring)());
   void tell_ended();
   void watch_before_long();
-  void ask_again_soon();
   void watch();
   void ask_creator(int rank, std::vector<int64_t> ids);
   void on_watched(int rank, const std::vector<int64_t>& ids,
@@ -89,7 +88,6 @@ class Contexts final : public rpc::AgentPart, public std::enable_shared_from_thi
   bool stopped_ = false;
   std::unordered_map<int64_t, detail::Ref<ContextState>> contexts_;
   std::set<int64_t> given_up_;  // because their creators could not be reached
-  std::set<int> unreachable_;   // creators, when they were last asked
   std::set<int> watching_;      // creators that have been asked and have not answered
   std::shared_ptr<rpc::Alarm> alarm_;
   bool alarm_set_ = false;

@@ -22,11 +22,9 @@ class PassCall {
 
  protected:
   void tell(const std::string& cause) {
-    auto* later = new detail::Continuation;
-    later->task = [context = take_context(), cause] {
+    runtime_->io.post_task([context = take_context(), cause] {
       if (context) context->fail(cause);
-    };
-    runtime_->io.post(later);
+    });
   }
   detail::Ref<ContextState> take_context() { return std::exchange(context_, {}); }
 

@@ -9,7 +9,7 @@
 
 #include "collective/part_call.h"
 #include "collective/reserved_functions.h"
-#include "rpc/own_call.h"
+#include "rpc/resend.h"
 #include "weft/record.h"
 
 namespace weft::collective {
@@ -168,11 +168,8 @@ void Groups::set_alarm() {
     const std::lock_guard lock(mutex_);
     if (stopped_) return;
     if (!alarm_) {
-      // It may give operations up, whose futures run user code.
-      alarm_ = rpc::Alarm::make(runtime_->io, [weak = weak_from_this(), runtime = runtime_.get()] {
-        post(*runtime, [weak] {
-          if (const auto groups = weak.lock()) groups->watch();
-        });
+      alarm_ = rpc::Alarm::make(runtime_->io, [weak = weak_from_this()] {
+        if (const auto groups = weak.lock()) groups->watch();
       });
     }
     alarm = alarm_;
@@ -210,20 +207,13 @@ void Groups::ask(const std::shared_ptr<Group>& group, uint32_t channel, int rank
   }
   const auto agent = agent_.lock();
   if (!agent) return;
-  const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
   const int worker = group->members()[static_cast<size_t>(rank)].id;
-  using Answer = Future<Reception>;
-  try {
-    // As long as it lives: if it is frozen, its heartbeat decides.
-    rpc::own_call<sys_collective_attends>(*agent, worker, Timeout(0),
-                                          ChannelId{group->id(), channel}, awaited)
-        .on_ready([self = shared_from_this(), group, channel, rank](const Answer& answer) {
-          self->on_answered(group, channel, rank, answer);
-        });
-  } catch (const Error&) {
-    const std::lock_guard lock(mutex_);
-    asked_.erase(waited);
-  }
+  // No timeout: a member that does not live is noticed.
+  rpc::call_until_answered<sys_collective_attends>(*agent, worker, Timeout(0),
+                                                   ChannelId{group->id(), channel}, awaited)
+      .on_ready([self = shared_from_this(), group, channel, rank](const Future<Reception>& answer) {
+        self->on_answered(group, channel, rank, answer);
+      });
 }
 
 void Groups::on_answered(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
@@ -236,12 +226,8 @@ void Groups::on_answered(const std::shared_ptr<Group>& group, uint32_t channel, 
   const ChannelId id{group->id(), channel};
   const WorkerInfo& member = group->members()[static_cast<size_t>(rank)];
   if (const auto error = answer.error()) {
-    if (error->code() == ErrorCode::kShuttingDown || error->code() == ErrorCode::kOutcomeUnknown) {
-      return;  // this worker itself ends, or asks again
-    }
-    // One that refuses a connection once may be out of descriptors.
-    if (error->code() == ErrorCode::kUnavailable && !is_strike(waited, 2)) return;
-    on_lost(id, member, *error);
+    // Else this worker itself ends, or asks again.
+    if (error->code() == ErrorCode::kPeerLost) on_lost(id, member, *error);
   } else if (const Reception reception = answer.wait(); reception.gone) {
     // What it sent before it left may still be on its way.
     if (is_strike(waited, kMostGoneAnswers)) on_gone(id, member, reception);
@@ -291,6 +277,8 @@ rpc::Idleness Groups::idleness() {
   }
   return {};
 }
+
+std::string Groups::unfinished() { return "operations of process groups are not finished"; }
 
 void Groups::on_stopping() {
   std::shared_ptr<rpc::Alarm> alarm;

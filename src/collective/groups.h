@@ -47,6 +47,7 @@ class Groups final : public rpc::AgentPart, public std::enable_shared_from_this<
 
   // rpc::AgentPart:
   rpc::Idleness idleness() override;
+  std::string unfinished() override;
   void on_stopping() override;
 
  private:

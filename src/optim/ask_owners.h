@@ -50,10 +50,9 @@ struct Answer {
   std::optional<Error> error;
 };
 
-// The connection broke: whether the owner lives shows when it is asked again.
+// The connection broke and the owner lives: were it gone, the error would be kRRefLost.
 inline bool may_ask_again(const Error& error) {
-  return error.code() == ErrorCode::kOutcomeUnknown ||
-         (error.code() == ErrorCode::kRRefLost && !error.may_have_run());
+  return error.code() == ErrorCode::kOutcomeUnknown || error.code() == ErrorCode::kUnavailable;
 }
 
 template <typename F>

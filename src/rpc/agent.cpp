@@ -113,7 +113,7 @@ void Agent::start_call(detail::OutgoingCall& call, const detail::FunctionEntry& 
 }
 
 void Agent::barrier(const std::vector<std::string>& workers, Timeout timeout) {
-  core_->gather({}, workers, timeout);
+  core_->meetings().meet({}, workers, timeout);
 }
 
 std::map<std::string, Agent::Part> Agent::gather(const Encoder& mine,
@@ -128,7 +128,7 @@ std::map<std::string, Agent::Part> Agent::gather(const Encoder& mine,
     if (tensor.defined() && tensor.is_sparse()) i += 2;  // its indices and values follow it
   }
   std::map<std::string, Part> all;
-  for (auto& [name, gathered] : core_->gather(std::move(part), workers, timeout)) {
+  for (auto& [name, gathered] : core_->meetings().meet(std::move(part), workers, timeout)) {
     all[name] = {std::move(gathered.bytes), std::move(gathered.tensors)};
   }
   return all;

@@ -2,7 +2,6 @@
 #include "rpc/agent_core.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,7 +9,6 @@
 #include "base/log.h"
 #include "rpc/default_agent.h"
 #include "rpc/function_table.h"
-#include "rpc/own_call.h"
 #include "rpc/reserved_functions.h"
 
 namespace weft::rpc {
@@ -19,8 +17,6 @@ namespace {
 
 constexpr auto kReplyPatience = std::chrono::seconds(1);
 constexpr auto kHandlerPatience = std::chrono::seconds(1);
-constexpr auto kProbeInterval = std::chrono::milliseconds(1000);
-constexpr auto kReportTimeout = std::chrono::seconds(5);
 
 [[noreturn]] void refuse_in_forked_child() {
   throw Error(ErrorCode::kNotInitialized, kForkedChildHasNoAgent);
@@ -32,7 +28,8 @@ AgentCore::AgentCore(Group group, Options options, std::shared_ptr<base::Clock> 
                      std::unique_ptr<transport::Transport> transport)
     : runtime_(std::make_shared<Runtime>(std::move(group), std::move(options), std::move(clock),
                                          std::move(transport))),
-      termination_(static_cast<int>(runtime_->group.members.size())) {}
+      meetings_(*this),
+      group_shutdown_(*this) {}
 
 std::shared_ptr<AgentCore> AgentCore::start(Group group, Options options,
                                             std::shared_ptr<base::Clock> clock,
@@ -170,80 +167,6 @@ void AgentCore::keep_for_receiver(const WorkerInfo& receiver,
   for (auto& part : parts_) part->keep_for_receiver(receiver, objects);
 }
 
-// --- meeting ---------------------------------------------------------------------------------
-
-// A set that came from outside: as gather() makes them, and with us to lead it.
-void AgentCore::check_meeting(const std::vector<std::string>& set, const std::string& who) const {
-  const bool in_order =
-      std::adjacent_find(set.begin(), set.end(), std::greater_equal<>()) == set.end();
-  if (set.empty() || !in_order || set.front() != runtime_->name() ||
-      !std::binary_search(set.begin(), set.end(), who)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} asks {} to lead a meeting of {} that it does not lead or {} is not in", who,
-                    runtime_->name(), set.size(), who));
-  }
-  for (const std::string& name : set) peer(name);  // throws for one that is no member
-}
-
-Future<AgentCore::Parts> AgentCore::on_gather(std::vector<std::string> set, uint64_t round,
-                                              std::string who, GatheredPart part) {
-  check_meeting(set, who);
-  auto promise = std::make_shared<Promise<Parts>>();
-  std::lock_guard lock(meeting_mutex_);
-  gathering_.on_arrival(set, round, who, std::move(part),
-                        [promise](const Parts& all) { promise->set_value(all); });
-  return promise->future();
-}
-
-std::vector<std::string> AgentCore::on_withdraw(const std::vector<std::string>& set, uint64_t round,
-                                                const std::string& who) {
-  std::lock_guard lock(meeting_mutex_);
-  return gathering_.withdraw(set, round, who);
-}
-
-AgentCore::Parts AgentCore::gather(GatheredPart mine, std::vector<std::string> set,
-                                   Timeout timeout) {
-  if (set.empty()) {
-    for (const WorkerInfo& member : members_) set.push_back(member.name);
-  }
-  std::sort(set.begin(), set.end());
-  set.erase(std::unique(set.begin(), set.end()), set.end());
-  for (const std::string& name : set) peer(name);  // throws for one that is no member
-  if (!std::binary_search(set.begin(), set.end(), runtime_->name())) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} takes part in a meeting it is not named for", runtime_->name()));
-  }
-  uint64_t round;
-  {
-    std::lock_guard lock(meeting_mutex_);
-    round = rounds_[set]++;
-  }
-  const int leader = peer(set.front()).info().id;
-  try {
-    return own_call<sys_gather>(*this, leader, timeout, set, round, mine).wait();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kTimeout) throw;
-    std::string missing;
-    try {
-      for (const std::string& name :
-           own_call<sys_withdraw>(*this, leader, std::chrono::seconds(1), set, round).wait()) {
-        missing += (missing.empty() ? "" : ", ") + name;
-      }
-    } catch (const Error&) {
-      missing = set.front() + " does not answer";
-    }
-    {
-      // Those who come late find us in the same round when we try again.
-      std::lock_guard lock(meeting_mutex_);
-      if (rounds_[set] == round + 1) rounds_[set] = round;
-    }
-    throw Error(ErrorCode::kTimeout,
-                fmt::format("timed out in all_gather after {} seconds; missing: {}",
-                            std::chrono::duration<double>(timeout).count(), missing));
-  }
-}
-
 // --- shutdown --------------------------------------------------------------------------------
 
 // Read in this order: a chain of calls moves from outstanding to a continuation and back, and each
@@ -268,90 +191,22 @@ Idleness AgentCore::idleness() {
   return all;
 }
 
-Future<Termination::Verdict> AgentCore::on_report(int rank, bool idle, uint64_t activity) {
-  auto promise = std::make_shared<Promise<Termination::Verdict>>();
-  std::unique_lock lock(meeting_mutex_);
-  termination_.on_report(rank, idle, activity, [promise](const Termination::Verdict& verdict) {
-    promise->set_value(verdict);
-  });
-  lock.unlock();
-  probe_missing();
-  return promise->future();
-}
-
-int AgentCore::coordinator() const {
-  std::lock_guard lock(meeting_mutex_);
-  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
-    if (!termination_.dead().contains(rank)) return rank;
+std::vector<std::string> AgentCore::unfinished() {
+  std::vector<std::string> what;
+  for (const CallInFlight& call : calls_in_flight(CallsOf::kUsers)) what.push_back(to_text(call));
+  if (const size_t count = runtime_->io.unfinished())
+    what.push_back(fmt::format("{} continuations of futures have not returned", count));
+  for (const auto& part : parts_) {
+    if (part->idleness().idle) continue;
+    if (std::string text = part->unfinished(); !text.empty()) what.push_back(std::move(text));
   }
-  return runtime_->self().info.id;
-}
-
-// Asks those who have not reported whether they live, again and again until they report or do not.
-void AgentCore::probe_missing() {
-  if (probing_.exchange(true)) return;
-  std::thread([self = shared_from_this()] {
-    while (!self->stopping_.load(std::memory_order_acquire)) {
-      std::vector<int> missing;
-      {
-        std::lock_guard lock(self->meeting_mutex_);
-        missing = self->termination_.missing();
-      }
-      for (const int rank : missing) {
-        if (rank == self->runtime_->self().info.id) continue;
-        auto probe = own_call<sys_alive>(*self, rank, std::chrono::seconds(10));
-        probe.on_ready([weak = std::weak_ptr(self), rank](const Future<void>& done) {
-          const auto error = done.error();
-          auto core = weak.lock();
-          if (!core || !error || error->code() != ErrorCode::kUnavailable) return;
-          std::lock_guard lock(core->meeting_mutex_);
-          core->termination_.on_dead(rank);
-        });
-      }
-      for (int i = 0; i < 50 && !self->stopping_.load(std::memory_order_acquire); ++i) {
-        std::this_thread::sleep_for(kProbeInterval / 50);
-      }
-    }
-  }).detach();
-}
-
-// Whoever asks coordinates, so he lives, whatever we believed; of several the first does.
-void AgentCore::on_probe(int coordinator) {
-  std::lock_guard lock(meeting_mutex_);
-  termination_.on_alive(coordinator);
-}
-
-Termination::Verdict AgentCore::wait_for_group() {
-  std::chrono::microseconds pause(100);
-  while (!stopping_.load(std::memory_order_acquire)) {
-    const Idleness now = idleness();
-    if (!now.idle) {
-      std::this_thread::sleep_for(pause);
-      pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds(10));
-      continue;
-    }
-    pause = std::chrono::microseconds(100);
-    const int rank = coordinator();
-    try {
-      // Limited, so that a change of coordinator is noticed.
-      const Termination::Verdict verdict =
-          wait_patiently(own_call<sys_report>(*this, rank, kReportTimeout, now.idle, now.activity));
-      if (verdict.finished) return verdict;
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kShuttingDown) break;
-      if (error.code() != ErrorCode::kUnavailable) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        continue;  // late, or the connection broke: whether it lives shows when we connect again
-      }
-      base::log(
-          LogLevel::kInfo, runtime_->name(),
-          fmt::format("{} is gone: {}", members_[static_cast<size_t>(rank)].name, error.message()));
-      std::lock_guard lock(meeting_mutex_);
-      termination_.on_dead(rank);
-    }
+  constexpr size_t kMostNamed = 8;
+  if (what.size() > kMostNamed) {
+    const size_t more = what.size() - kMostNamed;
+    what.resize(kMostNamed);
+    what.push_back(fmt::format("and {} more", more));
   }
-  std::lock_guard lock(meeting_mutex_);
-  return {true, {termination_.dead().begin(), termination_.dead().end()}};
+  return what;
 }
 
 ShutdownReport AgentCore::shutdown() {
@@ -364,7 +219,7 @@ ShutdownReport AgentCore::shutdown() {
   if (runtime_->is_forked_copy()) return {};
   std::lock_guard only_one(stop_mutex_);
   if (stopped()) return report_;
-  const Termination::Verdict verdict = wait_for_group();
+  const Termination::Verdict verdict = group_shutdown_.wait();
   std::string names;
   for (const int rank : verdict.dead) {
     if (rank < 0 || static_cast<size_t>(rank) >= members_.size()) continue;
@@ -381,7 +236,7 @@ ShutdownReport AgentCore::shutdown() {
 
 void AgentCore::shutdown_now(base::Duration patience) {
   if (runtime_->is_forked_copy()) return;
-  stopping_.store(true, std::memory_order_release);  // ends a graceful one that waits
+  group_shutdown_.stop();  // ends a graceful one that waits
   if (!stopped()) {
     const Error why(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
     for (auto& peer : peers_) peer->close(why);
@@ -392,7 +247,8 @@ void AgentCore::shutdown_now(base::Duration patience) {
 
 // Refuse new, let out what is due, cancel the rest, join.
 void AgentCore::stop(bool let_replies_out, base::Duration patience) {
-  stopping_.store(true, std::memory_order_release);
+  group_shutdown_.stop();
+  runtime_->liveness.stop();
   for (auto& part : parts_) part->on_stopping();
   if (acceptor_) acceptor_->stop();
   if (let_replies_out) server_->finish_sending(kReplyPatience);
@@ -404,7 +260,8 @@ void AgentCore::stop(bool let_replies_out, base::Duration patience) {
   const bool served = !server_crew_ || server_crew_->stop(patience);
   runtime_->io.finish();
   if (acceptor_) acceptor_->close_guests();
-  abandon_meetings();
+  meetings_.stop();
+  group_shutdown_.clear();
   if (!io_ended || !served) {
     base::log(LogLevel::kWarning, runtime_->name(),
               "shut down while functions were still running; their threads end when they return");
@@ -412,14 +269,15 @@ void AgentCore::stop(bool let_replies_out, base::Duration patience) {
   stopped_.store(true, std::memory_order_release);
 }
 
-// What still waits here holds on to calls, and they to us.
-void AgentCore::abandon_meetings() {
-  std::lock_guard lock(meeting_mutex_);
-  gathering_.abandon_all();
-  termination_ = Termination(static_cast<int>(members_.size()));
-}
-
 // --- looking in ------------------------------------------------------------------------------
+
+std::vector<CallInFlight> AgentCore::calls_in_flight(CallsOf whom) {
+  const bool reserved_too = whom == CallsOf::kEverybody;
+  std::vector<CallInFlight> calls;
+  for (auto& peer : peers_) peer->describe_calls(calls, reserved_too);
+  server_->describe_calls(calls, reserved_too);
+  return calls;
+}
 
 DebugInfo AgentCore::debug_info() {
   DebugInfo info;
@@ -462,6 +320,7 @@ DebugInfo AgentCore::debug_info() {
   }
   info.counters["calls.pending"] = pending;
   info.functions = server_->function_stats();
+  info.calls = calls_in_flight(CallsOf::kEverybody);
   for (auto& part : parts_) part->describe(info);
   return info;
 }

@@ -15,20 +15,14 @@
 #include "rpc/acceptor.h"
 #include "rpc/agent_part.h"
 #include "rpc/companion.h"
-#include "rpc/gathering.h"
+#include "rpc/group/group_shutdown.h"
+#include "rpc/group/meetings.h"
 #include "rpc/peer.h"
 #include "rpc/runtime.h"
 #include "rpc/server.h"
-#include "rpc/termination.h"
 #include "weft/agent.h"
 
 namespace weft::rpc {
-
-/// An encoded value among those that all_gather collects.
-struct GatheredPart {
-  std::vector<uint8_t> bytes;
-  std::vector<at::Tensor> tensors;
-};
 
 class AgentCore : public std::enable_shared_from_this<AgentCore> {
  public:
@@ -66,30 +60,24 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   void set_facade(Agent* agent) { facade_.store(agent, std::memory_order_release); }
   Agent* facade() const { return facade_.load(std::memory_order_acquire); }
 
-  // Reserved functions, on the worker that coordinates.
-  Future<Termination::Verdict> on_report(int rank, bool idle, uint64_t activity);
-  using Parts = std::map<std::string, GatheredPart>;
-  Future<Parts> on_gather(std::vector<std::string> set, uint64_t round, std::string who,
-                          GatheredPart part);
-  void on_probe(int coordinator);
-  std::vector<std::string> on_withdraw(const std::vector<std::string>& set, uint64_t round,
-                                       const std::string& who);
+  Meetings& meetings() { return meetings_; }
+  GroupShutdown& group_shutdown() { return group_shutdown_; }
 
-  Parts gather(GatheredPart mine, std::vector<std::string> set, Timeout timeout);
+  enum class CallsOf { kUsers, kEverybody };
+  std::vector<CallInFlight> calls_in_flight(CallsOf whom);
+
+  /// Whether this worker has nothing to do that a graceful shutdown waits for.
+  Idleness idleness();
+  /// What it has to do, for people.
+  std::vector<std::string> unfinished();
 
  private:
   AgentCore(Group group, Options options, std::shared_ptr<base::Clock> clock,
             std::unique_ptr<transport::Transport> transport);
   void begin(std::unique_ptr<transport::Listener> listener);
   void on_tick();
-  Idleness idleness();
-  Termination::Verdict wait_for_group();
-  int coordinator() const;
-  void probe_missing();
-  void abandon_meetings();
   void stop(bool let_replies_out, base::Duration patience);
   [[noreturn]] void refuse(const Destination& to) const;
-  void check_meeting(const std::vector<std::string>& set, const std::string& who) const;
 
   std::shared_ptr<Runtime> runtime_;
   std::vector<WorkerInfo> members_;
@@ -103,15 +91,11 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   std::atomic<Agent*> facade_{nullptr};
 
   std::mutex stop_mutex_;
-  std::atomic<bool> stopping_{false};
   std::atomic<bool> stopped_{false};
   ShutdownReport report_;
 
-  mutable std::mutex meeting_mutex_;
-  Termination termination_;
-  std::atomic<bool> probing_{false};
-  Gathering<GatheredPart> gathering_;
-  std::map<std::vector<std::string>, uint64_t> rounds_;
+  Meetings meetings_;
+  GroupShutdown group_shutdown_;
 };
 
 }  // namespace weft::rpc

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -34,6 +35,8 @@ class AgentPart {
   virtual void on_stopping() {}
   /// A graceful shutdown waits until every part of every agent is idle.
   virtual Idleness idleness() { return {}; }
+  /// What the part has to do while it is not idle, for people.
+  virtual std::string unfinished() { return {}; }
   /// A reply to `receiver` is about to be sent that refers to `objects`.
   virtual void keep_for_receiver(const WorkerInfo& receiver,
                                  const std::vector<detail::Ref<detail::RefCounted>>& objects) {

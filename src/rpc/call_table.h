@@ -69,6 +69,13 @@ class CallTable {
     return all;
   }
 
+  template <typename F>
+  void for_each(const F& f) const {
+    for (const Slot& slot : slots_) {
+      if (slot.call) f(slot.call);
+    }
+  }
+
   /// No call expires before this; Time::max() when none ever does.
   Time earliest_deadline() const { return earliest_; }
   size_t size() const { return open_; }

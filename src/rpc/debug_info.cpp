@@ -16,6 +16,12 @@ std::string latency(const LatencySummary& summary) {
 
 }  // namespace
 
+std::string to_text(const CallInFlight& call) {
+  const bool outgoing = call.direction == CallInFlight::Direction::kOutgoing;
+  return fmt::format("call of {} {} {}, {} for {:.1f} s", call.function, outgoing ? "to" : "from",
+                     call.worker, call.state, call.seconds);
+}
+
 std::ostream& operator<<(std::ostream& out, const DebugInfo& info) {
   out << "worker " << info.worker << '\n';
   for (const auto& [name, value] : info.counters) {
@@ -32,6 +38,7 @@ std::ostream& operator<<(std::ostream& out, const DebugInfo& info) {
         peer.name, peer.state, peer.calls, peer.failed, peer.connects, peer.handovers,
         peer.bytes_sent, peer.bytes_received, latency(peer.round_trip));
   }
+  for (const CallInFlight& call : info.calls) out << "  " << to_text(call) << '\n';
   return out;
 }
 

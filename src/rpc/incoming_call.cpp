@@ -25,7 +25,7 @@ base::Time deadline_of(const wire::CallPrelude& prelude, base::Time now) {
   return now + std::chrono::microseconds(us);
 }
 
-wire::FailedReply describe(std::exception_ptr error) {
+wire::FailedReply failed_reply_of(std::exception_ptr error) {
   try {
     std::rethrow_exception(std::move(error));
   } catch (const c10::Error& thrown) {
@@ -69,6 +69,15 @@ IncomingCall* IncomingCall::current() {
   return ambient ? static_cast<IncomingCall*>(ambient->call()) : nullptr;
 }
 
+CallInFlight IncomingCall::describe(base::Time now) const {
+  static constexpr const char* kStages[] = {
+      "arrived", "in the backlog", "waiting for its arguments", "running", "returned a future"};
+  std::string state = kStages[static_cast<size_t>(stage_.load(std::memory_order_relaxed))];
+  if (cancelled()) state += ", given up by its caller";
+  return {CallInFlight::Direction::kIncoming, function_.name, link_->caller().name,
+          std::chrono::duration<double>(now - arrived_).count(), std::move(state)};
+}
+
 WorkerInfo IncomingCall::caller() const { return link_->caller(); }
 
 void IncomingCall::run(std::span<const std::byte> arguments, std::span<at::Tensor> tensors) {
@@ -80,6 +89,7 @@ void IncomingCall::run(std::span<const std::byte> arguments, std::span<at::Tenso
 }
 
 void IncomingCall::run_when_ready(detail::Task run) {
+  stage_.store(Stage::kAwaitsArguments, std::memory_order_relaxed);
   detail::when_all(decoder_->arrival()->take_needed(),
                    [self = detail::Ref<IncomingCall>::share(this),
                     run = std::move(run)](std::exception_ptr why_not) mutable {
@@ -125,6 +135,7 @@ void IncomingCall::serve(F body) {
 }
 
 void IncomingCall::park(std::span<const std::byte> arguments, std::vector<at::Tensor> tensors) {
+  stage_.store(Stage::kInBacklog, std::memory_order_relaxed);
   parked_arguments_.assign(arguments.begin(), arguments.end());
   parked_tensors_ = std::move(tensors);
 }
@@ -132,6 +143,7 @@ void IncomingCall::park(std::span<const std::byte> arguments, std::vector<at::Te
 void IncomingCall::run_parked() { run(parked_arguments_, parked_tensors_); }
 
 void IncomingCall::begin_user_code() {
+  stage_.store(Stage::kRuns, std::memory_order_relaxed);
   in_user_code_ = true;
   user_code_began_ = server_.runtime().clock->now();
   server_.on_user_code(*this);
@@ -149,7 +161,9 @@ void IncomingCall::reply(const Encoder& value) {
   server_.on_answered(*this, false, took);
 }
 
-void IncomingCall::fail(std::exception_ptr error) { send_failed(describe(std::move(error))); }
+void IncomingCall::fail(std::exception_ptr error) {
+  send_failed(failed_reply_of(std::move(error)));
+}
 
 void IncomingCall::refuse(ErrorCode code, const std::string& why) { send_failed({code, "", why}); }
 

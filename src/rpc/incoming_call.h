@@ -47,6 +47,8 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   /// Nobody waits for the answer any more.
   void cancel();
 
+  CallInFlight describe(base::Time now) const;
+
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   bool in_user_code() const { return in_user_code_; }
   base::Time deadline() const { return deadline_; }
@@ -69,7 +71,10 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   void begin_user_code() override;
   void reply(const Encoder& value) override;
   void fail(std::exception_ptr error) override;
-  void add_holder() override { add_ref(); }
+  void add_holder() override {
+    stage_.store(Stage::kReturnedFuture, std::memory_order_relaxed);
+    add_ref();
+  }
   void drop_holder() override { release(); }
 
   // In the link's list of calls being served.
@@ -77,6 +82,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   IncomingCall* previous = nullptr;
 
  private:
+  enum class Stage : uint8_t { kArrived, kInBacklog, kAwaitsArguments, kRuns, kReturnedFuture };
   ~IncomingCall() override;
   /// Runs `body` for this call: it is what the thread works for, and what is thrown is its answer.
   template <typename F>
@@ -100,6 +106,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   Decoder* decoder_ = nullptr;
   detail::Ref<Companion> companion_;
   bool in_user_code_ = false;
+  std::atomic<Stage> stage_{Stage::kArrived};  // for people
   std::atomic<bool> answered_{false};
   std::atomic<bool> cancelled_{false};
   std::vector<std::byte> parked_arguments_;

@@ -2,6 +2,7 @@
 #include "rpc/io_loop.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace weft::rpc {
@@ -66,6 +67,12 @@ void IoLoop::post(detail::Continuation* list) {
   }
   if (run_here) return detail::run_continuations(list);
   if (was_empty && !on_this_thread()) poller_->wake();
+}
+
+void IoLoop::post_task(detail::Task task) {
+  auto continuation = std::make_unique<detail::Continuation>();
+  continuation->task = std::move(task);
+  post(continuation.release());
 }
 
 bool IoLoop::on_this_thread() const { return leading == this; }

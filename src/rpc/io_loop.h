@@ -61,6 +61,8 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   void set_due(IoClient& client, base::Time due);
 
   void post(detail::Continuation* list) override;
+  /// Runs `task`, on behalf of nobody's call, on a thread that may block.
+  void post_task(detail::Task task);
   bool on_this_thread() const;
   /// Continuations that are posted and have not returned.
   size_t unfinished() const { return unfinished_.load(std::memory_order_acquire); }

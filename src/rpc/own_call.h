@@ -22,9 +22,8 @@ auto own_call(AgentCore& agent, int rank, Timeout timeout, const Args&... args) 
 /// the same peer stay as quick as if it did not wait. Whoever receives next settles it, or the I/O
 /// loop a few milliseconds late.
 template <typename T>
-T wait_patiently(const Future<T>& future) {
+void wait_patiently(const Future<T>& future) {
   detail::FutureAccess::state(future).FutureCore::wait_until(std::nullopt);
-  return future.wait();
 }
 
 }  // namespace weft::rpc

@@ -44,10 +44,11 @@ void Peer::on_event(bool readable, bool writable) {
   if (!link_) return;
   const detail::Ref<Link> link = link_;
   if (!stream_up_ && writable) {
-    const std::string error = link->connection().connect_error();
-    if (!error.empty()) {
+    try {
+      link->connection().check_connected();
+    } catch (const Error& error) {
       lock.unlock();
-      return on_link_lost(link, Error(ErrorCode::kUnavailable, error));
+      return on_link_lost(link, error, sign_of_failed_connecting(error));
     }
     stream_up_ = true;
   }
@@ -84,8 +85,10 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
       hello.from != member_.info.id || hello.from_incarnation != member_.incarnation) {
     lock.unlock();
     on_link_lost(
-        link, Error(ErrorCode::kUnauthenticated, fmt::format("another worker answers at {}: \"{}\"",
-                                                             member_.address, hello.from_name)));
+        link,
+        Error(ErrorCode::kUnauthenticated, fmt::format("another worker answers at {}: \"{}\"",
+                                                       member_.address, hello.from_name)),
+        SignOfLife::kReplaced);
     return;
   }
   state_ = State::kConnected;
@@ -96,6 +99,7 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
                          runtime_->clock->now());
   link->open();
   lock.unlock();
+  runtime_->liveness.on_sign(member_.info.id, SignOfLife::kHeard, {}, {});
   flush(link);
   update_due();
 }
@@ -152,7 +156,7 @@ void Peer::on_time(base::Time now) {
   }
   for (Call* call : expired) settle_expired(*call);
   if (lost) {
-    on_link_lost(link, *lost);
+    on_link_lost(link, *lost, SignOfLife::kSilent);
   } else if (ping) {
     link->queue(wire::FrameHeader{wire::FrameKind::kPing});
     flush(link);
@@ -188,6 +192,21 @@ uint64_t Peer::bytes_received() {
 size_t Peer::outstanding() {
   Lock lock(mutex_);
   return calls_.size();
+}
+
+void Peer::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too) {
+  Lock lock(mutex_);
+  const base::Time now = runtime_->clock->now();
+  calls_.for_each([&](Call* call) {
+    const detail::FunctionEntry& function = *OutgoingCallAccess::function(*call);
+    if (function.reserved && !reserved_too) return;
+    const char* state = state_ == State::kConnecting   ? "connecting"
+                        : was_sent(*call, link_.get()) ? "sent"
+                                                       : "unsent";
+    const std::chrono::duration<double> age = now - OutgoingCallAccess::started(*call);
+    calls.push_back(
+        {CallInFlight::Direction::kOutgoing, function.name, member_.info.name, age.count(), state});
+  });
 }
 
 }  // namespace weft::rpc

@@ -29,11 +29,12 @@
 #include "rpc/backoff.h"
 #include "rpc/call_table.h"
 #include "rpc/companion.h"
-#include "rpc/heartbeat.h"
+#include "rpc/group/heartbeat.h"
 #include "rpc/link.h"
 #include "rpc/outgoing_call_access.h"
 #include "rpc/runtime.h"
 #include "rpc/send_window.h"
+#include "weft/debug_info.h"
 #include "weft/error.h"
 
 namespace weft::rpc {
@@ -81,6 +82,7 @@ class Peer final : public detail::RefCounted {
   uint64_t bytes_sent();
   uint64_t bytes_received();
   size_t outstanding();
+  void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too);
 
  private:
   class LoopSide;
@@ -138,7 +140,11 @@ class Peer final : public detail::RefCounted {
   void update_due();
 
   // Ends.
-  void on_link_lost(const detail::Ref<Link>& link, const Error& why);
+  /// `sign`: what the loss of a link that never stood, or fell silent, says of the member. The loss
+  /// of another link says nothing: its member may be connected to again.
+  void on_link_lost(const detail::Ref<Link>& link, const Error& why,
+                    SignOfLife sign = SignOfLife::kUnreachable);
+  static SignOfLife sign_of_failed_connecting(const Error& error);
   void settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
                    bool was_connected);
   void fail(Call& call, const Error& error);
@@ -172,6 +178,7 @@ class Peer final : public detail::RefCounted {
   Heartbeat heartbeat_;
   uint64_t sent_at_last_time_ = 0;
   bool blocked_at_last_time_ = false;
+  base::Time connect_began_{};
   base::Time connect_by_ = base::Time::max();
   std::vector<bool> announced_;  // functions whose names this link's peer knows
   bool stream_up_ = false;       // the transport has connected; the hello may be on its way

@@ -17,11 +17,24 @@ bool Peer::was_sent(Call& call, const Link* link) const {
   return link && link->offered_bytes() >= Access::sent_at_byte(call);
 }
 
-void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why) {
+SignOfLife Peer::sign_of_failed_connecting(const Error& error) {
+  return dynamic_cast<const transport::Refused*>(&error) ? SignOfLife::kRefused
+                                                         : SignOfLife::kUnreachable;
+}
+
+void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfLife sign) {
   Lock lock(mutex_);
   if (link_.get() != link.get() || state_ == State::kClosed) return;
   const bool was_connected = state_ == State::kConnected;
   const base::Time now = runtime_->clock->now();
+  // Before the calls are settled: those who made them act on the verdict.
+  if (was_connected) {
+    if (why.code() == ErrorCode::kPeerLost)
+      runtime_->liveness.on_sign(member_.info.id, SignOfLife::kSilent, now, why.message());
+  } else {
+    if (sign == SignOfLife::kSilent) sign = SignOfLife::kUnreachable;  // nobody was heard at all
+    runtime_->liveness.on_sign(member_.info.id, sign, connect_began_, why.message());
+  }
   runtime_->io.unwatch(link->descriptor());
   link->close();
   counters_.bytes_sent += link->sent_bytes();

@@ -221,6 +221,8 @@ void Peer::connect() {
   } catch (const Error& error) {
     backoff_.on_failure(now);
     last_failure_ = error.message();
+    runtime_->liveness.on_sign(member_.info.id, sign_of_failed_connecting(error), now,
+                               error.message());
     throw Error(ErrorCode::kUnavailable, error.message());
   }
   wire::Hello hello;
@@ -238,6 +240,7 @@ void Peer::connect() {
 
   state_ = State::kConnecting;
   counters_.connects.add();
+  connect_began_ = now;
   connect_by_ = now + kConnectTimeout;
   announced_.clear();
   bytes_at_life_ = 0;

@@ -13,25 +13,32 @@ AgentCore& serving_agent() { return IncomingCall::current()->server().agent(); }
 WorkerInfo calling_worker() { return IncomingCall::current()->caller(); }
 }  // namespace
 
+void sys_probe() {}
+
 Future<Termination::Verdict> sys_report(bool idle, uint64_t activity) {
-  return serving_agent().on_report(calling_worker().id, idle, activity);
+  return serving_agent().group_shutdown().on_report(calling_worker().id, idle, activity);
 }
 
-void sys_alive() { serving_agent().on_probe(calling_worker().id); }
+std::vector<std::string> sys_awaited() { return serving_agent().group_shutdown().awaited(); }
 
-Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round,
-                                    GatheredPart part) {
-  return serving_agent().on_gather(std::move(set), round, calling_worker().name, std::move(part));
+void sys_alive() { serving_agent().group_shutdown().on_coordinator(calling_worker().id); }
+
+Future<Meetings::Outcome> sys_gather(std::vector<std::string> set, uint64_t round,
+                                     GatheredPart part) {
+  return serving_agent().meetings().on_arrival(std::move(set), round, calling_worker().name,
+                                               std::move(part));
 }
 
 std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round) {
-  return serving_agent().on_withdraw(set, round, calling_worker().name);
+  return serving_agent().meetings().on_withdrawal(set, round, calling_worker().name);
 }
 
 void register_reserved_functions() {
   static std::once_flag once;
   std::call_once(once, [] {
+    detail::RemoteFunction<sys_probe>::reserve("sys.probe");
     detail::RemoteFunction<sys_report>::reserve("sys.report");
+    detail::RemoteFunction<sys_awaited>::reserve("sys.awaited");
     detail::RemoteFunction<sys_alive>::reserve("sys.alive");
     detail::RemoteFunction<sys_gather>::reserve("sys.gather");
     detail::RemoteFunction<sys_withdraw>::reserve("sys.withdraw");

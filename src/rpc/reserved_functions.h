@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "rpc/agent_core.h"
-#include "rpc/termination.h"
+#include "rpc/group/termination.h"
 #include "weft/future.h"
 
 namespace weft::rpc {
@@ -18,10 +18,17 @@ namespace weft::rpc {
 void register_reserved_functions();
 
 // Who calls is known from the connection, so nobody speaks for another.
+/// Does nothing: its answer shows that the worker lives.
+void sys_probe();
+
+// The end of the group: to the worker that coordinates, and from it.
 Future<Termination::Verdict> sys_report(bool idle, uint64_t activity);
+std::vector<std::string> sys_awaited();
 void sys_alive();
-Future<AgentCore::Parts> sys_gather(std::vector<std::string> set, uint64_t round,
-                                    GatheredPart part);
+
+// Meetings: to the member that leads.
+Future<Meetings::Outcome> sys_gather(std::vector<std::string> set, uint64_t round,
+                                     GatheredPart part);
 std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round);
 
 }  // namespace weft::rpc

@@ -14,6 +14,7 @@
 #include "base/pulse.h"
 #include "observe/counter.h"
 #include "rendezvous/group.h"
+#include "rpc/group/liveness.h"
 #include "rpc/io_loop.h"
 #include "transport/connection.h"
 #include "weft/options.h"
@@ -63,6 +64,7 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
   std::weak_ptr<AgentCore> agent;
   base::Pulse pulse;
   IoLoop io;
+  Liveness liveness{*this};
 };
 
 }  // namespace weft::rpc

@@ -393,6 +393,15 @@ bool Server::backlog_starves() {
 
 size_t Server::backlog() const { return backlog_size_.load(std::memory_order_relaxed); }
 
+void Server::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too) const {
+  std::vector<detail::Ref<ServingLink>> links;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [token, link] : links_) links.push_back(link);
+  }
+  for (const auto& link : links) link->describe_calls(calls, reserved_too, runtime_->clock->now());
+}
+
 size_t Server::links() const {
   std::lock_guard lock(mutex_);
   return links_.size();

@@ -53,6 +53,7 @@ class Server final : public base::CrewLoop {
   std::vector<FunctionStats> function_stats() const;
   size_t backlog() const;
   size_t links() const;
+  void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too) const;
 
   // For calls and links.
   void on_user_code(IncomingCall& call);

@@ -88,6 +88,14 @@ bool ServingLink::has_calls() {
   return first_ != nullptr;
 }
 
+void ServingLink::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too,
+                                 base::Time now) {
+  std::lock_guard lock(mutex_);
+  for (const IncomingCall* call = first_; call; call = call->next) {
+    if (reserved_too || !is_reserved(call->function())) calls.push_back(call->describe(now));
+  }
+}
+
 void ServingLink::add(IncomingCall& call) {
   std::lock_guard lock(mutex_);
   call.next = first_;

@@ -7,7 +7,9 @@
 #include <mutex>
 #include <vector>
 
+#include "base/clock.h"
 #include "rpc/link.h"
+#include "weft/debug_info.h"
 #include "weft/detail/function_entry.h"
 #include "weft/detail/ref_counted.h"
 #include "weft/worker_info.h"
@@ -47,6 +49,7 @@ class ServingLink final : public detail::RefCounted {
   void cancel_all();
 
   bool has_calls();
+  void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too, base::Time now);
 
   /// Tells the poller what to wait for: readable unless the caller leaves its replies untaken,
   /// writable while some are unsent. Any thread, after every flush.

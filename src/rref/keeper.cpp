@@ -351,13 +351,17 @@ rpc::Idleness Keeper::idleness() {
   return {stopped_ || !holdings_.has_unfinished(), messages_};
 }
 
+std::string Keeper::unfinished() {
+  return "owners have not confirmed what this worker told them of its references";
+}
+
 void Keeper::on_stopping() {
   if (runtime_->options.rref_leak_report) report_leaks();
   Aftermath aftermath;
   {
     Lock lock(mutex_);
     if (std::exchange(stopped_, true)) return;
-    stop_timer();
+    if (alarm_) alarm_->remove();
     for (auto& [id, object] : held_) aftermath.dropped.push_back(std::move(object));
     held_.clear();
     reply_holds_.end_all(aftermath.dropped);

@@ -16,6 +16,7 @@
 
 #include "rpc/agent_core.h"
 #include "rpc/agent_part.h"
+#include "rpc/alarm.h"
 #include "rref/holdings.h"
 #include "rref/owner_ledger.h"
 #include "rref/reply_holds.h"
@@ -54,21 +55,19 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
 
   // Conversations.
   SessionReply on_message(const WorkerInfo& from, const SessionMessage& message);
-  /// Whether the owner of an object answers at all.
-  Future<void> probe(int rank);
   const std::shared_ptr<rpc::Runtime>& runtime() const { return runtime_; }
 
   RRefCensus census();
 
   // rpc::AgentPart:
   rpc::Idleness idleness() override;
+  std::string unfinished() override;
   void on_stopping() override;
   void keep_for_receiver(const WorkerInfo& receiver,
                          const std::vector<Ref<detail::RefCounted>>& objects) override;
   void describe(DebugInfo& info) override;
 
  private:
-  class Timer;
   using Lock = std::unique_lock<std::mutex>;
   // What must be destroyed, settled or sent once the lock is released.
   struct Aftermath {
@@ -76,10 +75,6 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
     std::vector<Ref<RRefObject>> never_created;
     std::vector<Promise<void>> confirmed;
     std::vector<std::pair<Promise<void>, std::string>> lost;
-  };
-  struct Trouble {  // with reaching an owner
-    std::optional<base::Time> unreachable_since;
-    base::Time repeat_at = base::Time::max();
   };
 
   Worker self() const { return runtime_->self().incarnation; }
@@ -106,18 +101,18 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   void send(Worker owner, SessionMessage message);
   void on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
                  const Future<SessionReply>& answer);
-  void on_silence(Worker owner, const Error& error, Lock& lock, Aftermath& aftermath);
+  void on_silence(Worker owner, const Error& error);
+  void repeat(Worker owner);
+  void on_owner_lost(Worker owner);
   void on_time();
+  rpc::Alarm& alarm();
   void set_timer();
-  void stop_timer();
   /// Sets it unless it is due by then anyway; it finds out itself what is due.
   void set_timer_by(base::Time due);
 
   const std::weak_ptr<rpc::AgentCore> agent_;
   const std::shared_ptr<rpc::Runtime> runtime_;
   const base::Duration lease_;
-  std::shared_ptr<Timer> timer_;
-  std::atomic<base::Time::rep> timer_due_{base::Time::max().time_since_epoch().count()};
 
   std::mutex mutex_;
   bool stopped_ = false;
@@ -130,8 +125,7 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
   std::unordered_map<RRefId, std::vector<Promise<void>>, detail::RRefIdHash> unconfirmed_;
   std::unordered_map<RRefId, Future<void>, detail::RRefIdHash> creations_;  // asked for here
   ReplyHolds reply_holds_;
-  std::map<Worker, Trouble> troubles_;
-  std::map<int, Future<void>> probes_;  // the last of each owner, by rank
+  std::shared_ptr<rpc::Alarm> alarm_;
   std::atomic<bool> talking_soon_{false};
   std::atomic<bool> release_waits_{false};
 };

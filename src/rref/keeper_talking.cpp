@@ -13,12 +13,8 @@ namespace weft::rref {
 
 namespace {
 
-constexpr auto kRepeatAfter = std::chrono::milliseconds(50);
-// An owner that refuses connections for so long is gone.
-constexpr auto kGoneAfter = std::chrono::milliseconds(400);
 // Releases of so long travel together.
 constexpr auto kReleaseTogether = std::chrono::milliseconds(1);
-constexpr auto kProbeTimeout = std::chrono::seconds(1);
 
 // Not on behalf of whatever runs on this thread: neither its deadline nor its end are ours.
 struct OnOnesOwn {
@@ -27,33 +23,14 @@ struct OnOnesOwn {
 
 }  // namespace
 
-// Wakes the keeper at its next time.
-class Keeper::Timer final : public rpc::IoClient {
- public:
-  explicit Timer(std::weak_ptr<Keeper> keeper) : keeper_(std::move(keeper)) {}
-  void on_event(bool, bool) override {}
-  void on_time(base::Time) override {
-    if (auto keeper = keeper_.lock()) {
-      keeper->timer_due_.store(base::Time::max().time_since_epoch().count());
-      keeper->on_time();
-    }
-  }
-  uint64_t token = 0;
-
- private:
-  std::weak_ptr<Keeper> keeper_;
-};
-
 void Keeper::talk_soon() {
   if (talking_soon_.exchange(true)) return;
-  auto* later = new detail::Continuation;
-  later->task = [weak = weak_from_this()] {
+  runtime_->io.post_task([weak = weak_from_this()] {
     auto keeper = weak.lock();
     if (!keeper) return;
     keeper->talking_soon_.store(false);
     keeper->talk(Holdings::Say::kEverything);
-  };
-  runtime_->io.post(later);
+  });
 }
 
 void Keeper::talk(Holdings::Say what) {
@@ -64,12 +41,6 @@ void Keeper::talk(Holdings::Say what) {
     const base::Time now = runtime_->clock->now();
     for (const Worker owner : holdings_.talkative(now, what)) {
       if (auto message = holdings_.next_message(owner, now))
-        messages.emplace_back(owner, std::move(*message));
-    }
-    for (auto& [owner, trouble] : troubles_) {
-      if (trouble.repeat_at > now) continue;
-      trouble.repeat_at = base::Time::max();
-      if (auto message = holdings_.repeat(owner, now))
         messages.emplace_back(owner, std::move(*message));
     }
     for (const auto& [owner, message] : messages) messages_ += message.steps.empty() ? 0 : 1;
@@ -93,21 +64,17 @@ void Keeper::send(Worker owner, SessionMessage message) {
 
 void Keeper::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
                        const Future<SessionReply>& answer) {
+  if (const std::optional<Error> error = answer.error()) return on_silence(owner, *error);
   Aftermath aftermath;
   size_t given_up = 0;
   {
     Lock lock(mutex_);
     if (stopped_) return;
-    if (const std::optional<Error> error = answer.error()) {
-      on_silence(owner, *error, lock, aftermath);
-    } else {
-      troubles_.erase(owner);
-      Holdings::Changes changes;
-      holdings_.on_reply(owner, epoch, sequence, detail::FutureAccess::state(answer).value(),
-                         runtime_->clock->now(), changes);
-      absorb(changes, aftermath);
-      given_up = changes.lost.size();
-    }
+    Holdings::Changes changes;
+    holdings_.on_reply(owner, epoch, sequence, detail::FutureAccess::state(answer).value(),
+                       runtime_->clock->now(), changes);
+    absorb(changes, aftermath);
+    given_up = changes.lost.size();
   }
   if (given_up > 0) {
     base::log(LogLevel::kWarning, runtime_->name(),
@@ -120,39 +87,41 @@ void Keeper::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
   talk(Holdings::Say::kWhatSomebodyWaitsFor);
 }
 
-// Under the lock: a message got no answer.
-void Keeper::on_silence(Worker owner, const Error& error, Lock&, Aftermath& aftermath) {
-  const base::Time now = runtime_->clock->now();
-  Trouble& trouble = troubles_[owner];
-  const bool refused = error.code() == ErrorCode::kUnavailable;
-  // A connection that broke was one. A message that took too long says nothing.
-  if (error.code() == ErrorCode::kOutcomeUnknown) trouble.unreachable_since.reset();
-  if (refused && !trouble.unreachable_since) trouble.unreachable_since = now;
-  const bool gone = error.code() == ErrorCode::kPeerLost ||
-                    error.code() == ErrorCode::kUnauthenticated ||
-                    (trouble.unreachable_since && now - *trouble.unreachable_since >= kGoneAfter);
-  if (!gone) {
-    trouble.repeat_at = now + kRepeatAfter;
-    return;
-  }
-  troubles_.erase(owner);
-  Holdings::Changes changes;
-  holdings_.on_owner_lost(owner, changes);
-  absorb(changes, aftermath);
+// A message got no answer. It is repeated as long as its owner lives.
+void Keeper::on_silence(Worker owner, const Error& error) {
+  if (error.code() == ErrorCode::kShuttingDown) return;
+  if (!rpc::Liveness::is_questioned_by(error)) return repeat(owner);
+  runtime_->liveness.when_known(rank(owner),
+                                [weak = weak_from_this(), owner](const std::optional<Error>& gone) {
+                                  const auto keeper = weak.lock();
+                                  if (!keeper) return;
+                                  if (!gone) return keeper->repeat(owner);
+                                  if (gone->code() == ErrorCode::kPeerLost)
+                                    keeper->on_owner_lost(owner);
+                                });
 }
 
-// Many calls may fail at one moment: one probe answers for all.
-Future<void> Keeper::probe(int rank) {
+void Keeper::repeat(Worker owner) {
+  std::optional<SessionMessage> message;
   {
     Lock lock(mutex_);
-    auto last = probes_.find(rank);
-    if (last != probes_.end() && !last->second.ready()) return last->second;
+    if (stopped_) return;
+    message = holdings_.repeat(owner, runtime_->clock->now());
   }
-  const OnOnesOwn scope;
-  Future<void> probe = rpc::own_call<sys_rref_probe>(*agent(), rank, kProbeTimeout);
-  Lock lock(mutex_);
-  probes_.insert_or_assign(rank, probe);
-  return probe;
+  if (message) send(owner, std::move(*message));
+}
+
+void Keeper::on_owner_lost(Worker owner) {
+  Aftermath aftermath;
+  {
+    Lock lock(mutex_);
+    if (stopped_) return;
+    Holdings::Changes changes;
+    holdings_.on_owner_lost(owner, changes);
+    absorb(changes, aftermath);
+  }
+  finish(aftermath);
+  talk(Holdings::Say::kWhatSomebodyWaitsFor);
 }
 
 // --- time ------------------------------------------------------------------------------------
@@ -168,40 +137,36 @@ void Keeper::on_time() {
     absorb(changes, aftermath);
     reply_holds_.expire(now, aftermath.dropped);
   }
-  // Values are destroyed by a thread that may take its time.
-  auto* later = new detail::Continuation;
-  later->task = [weak = weak_from_this(), aftermath = std::move(aftermath)]() mutable {
-    finish(aftermath);
-    if (auto keeper = weak.lock()) keeper->talk(Holdings::Say::kEverything);
-  };
-  runtime_->io.post(later);
+  finish(aftermath);
+  talk(Holdings::Say::kEverything);
 }
 
 void Keeper::set_timer() {
   Lock lock(mutex_);
   if (stopped_) return;
-  if (!timer_) {
-    timer_ = std::make_shared<Timer>(weak_from_this());
-    timer_->token = runtime_->io.add(timer_);
-  }
   base::Time due = std::min({ledger_.next(), holdings_.next(), reply_holds_.next()});
   if (release_waits_) due = std::min(due, runtime_->clock->now() + kReleaseTogether);
-  for (const auto& [owner, trouble] : troubles_) due = std::min(due, trouble.repeat_at);
   // A lease in the past is renewed by the message that is on its way.
   due = std::max(due, runtime_->clock->now() + std::chrono::milliseconds(1));
-  timer_due_.store(due.time_since_epoch().count());
-  runtime_->io.set_due(*timer_, due);
+  alarm().set(due);
 }
 
 // Under the lock.
-void Keeper::stop_timer() {
-  if (!timer_) return;
-  runtime_->io.set_due(*timer_, base::Time::max());
-  runtime_->io.remove(timer_->token);
+rpc::Alarm& Keeper::alarm() {
+  if (!alarm_) {
+    alarm_ = rpc::Alarm::make(runtime_->io, [weak = weak_from_this()] {
+      if (auto keeper = weak.lock()) keeper->on_time();
+    });
+  }
+  return *alarm_;
 }
 
 void Keeper::set_timer_by(base::Time due) {
-  if (timer_due_.load() > due.time_since_epoch().count()) set_timer();
+  {
+    Lock lock(mutex_);
+    if (stopped_ || (alarm_ && alarm_->due() <= due)) return;
+  }
+  set_timer();
 }
 
 }  // namespace weft::rref

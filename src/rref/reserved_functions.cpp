@@ -14,14 +14,10 @@ SessionReply sys_rref_session(SessionMessage message) {
   return Keeper::of(call.server().agent()).on_message(call.caller(), message);
 }
 
-void sys_rref_probe() {}
-
 void register_reserved_functions() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    detail::RemoteFunction<sys_rref_session>::reserve("sys.rref.session");
-    detail::RemoteFunction<sys_rref_probe>::reserve("sys.rref.probe");
-  });
+  std::call_once(once,
+                 [] { detail::RemoteFunction<sys_rref_session>::reserve("sys.rref.session"); });
 }
 
 }  // namespace weft::rref

@@ -10,6 +10,5 @@ namespace weft::rref {
 void register_reserved_functions();
 
 SessionReply sys_rref_session(SessionMessage message);
-void sys_rref_probe();
 
 }  // namespace weft::rref

@@ -70,20 +70,14 @@ std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error&
         fmt::format("{}, the owner of the object, is gone: {}", owner, cause.message()));
     return cause.may_have_run() ? translated.after_sending() : translated.before_sending();
   };
-  if (error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kPeerLost)
-    return lost(error);
-  if (error.code() != ErrorCode::kOutcomeUnknown) return error;
-  // The connection broke. Whether its owner is gone too shows when it is tried again.
-  handle.keeper()
-      ->probe(handle.owner().id)
-      .on_ready([future = std::move(future), error, lost,
-                 runtime = handle.keeper()->runtime()](const Future<void>& probe) {
-        const std::optional<Error> answer = probe.error();
-        const bool gone = answer && (answer->code() == ErrorCode::kUnavailable ||
-                                     answer->code() == ErrorCode::kPeerLost ||
-                                     answer->code() == ErrorCode::kOutcomeUnknown);
-        future->settle_error(gone ? lost(error) : error, &runtime->io);
-      });
+  if (!rpc::Liveness::is_questioned_by(error)) return error;
+  // A member that is known to be gone, or will be in a moment.
+  const auto& runtime = handle.keeper()->runtime();
+  if (runtime->liveness.why_gone(handle.owner().id)) return lost(error);
+  runtime->liveness.when_known(handle.owner().id, [future = std::move(future), error, lost,
+                                                   runtime](const std::optional<Error>& gone) {
+    future->settle_error(gone ? lost(error) : error, &runtime->io);
+  });
   return std::nullopt;
 }
 

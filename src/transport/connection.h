@@ -12,6 +12,8 @@
 #include <memory>
 #include <string>
 
+#include "weft/error.h"
+
 namespace weft::transport {
 
 struct IoResult {
@@ -44,10 +46,16 @@ class Connection {
   /// Readable when receive() would not block, writable when send() would not: for poll and epoll.
   virtual int descriptor() const = 0;
 
-  /// For a connection made by connect(): empty once it stands, else why it failed. Asked when the
-  /// descriptor became writable.
-  virtual std::string connect_error() { return {}; }
+  /// For a connection made by connect(), when the descriptor became writable: throws kUnavailable,
+  /// Refused if nobody listens there, unless the connection stands.
+  virtual void check_connected() {}
   virtual std::string remote_address() const = 0;
+};
+
+/// Nobody listens at the address.
+class Refused : public Error {
+ public:
+  explicit Refused(const std::string& text) : Error(ErrorCode::kUnavailable, text) {}
 };
 
 class Listener {
@@ -72,7 +80,8 @@ class Transport {
   virtual ~Transport() = default;
   /// Throws kUnavailable if the address cannot be listened on.
   virtual std::unique_ptr<Listener> listen(const std::string& address) = 0;
-  /// Starts to connect; never blocks. Throws kUnavailable if that fails at once.
+  /// Starts to connect; never blocks. Throws kUnavailable if that fails at once, Refused if nobody
+  /// listens there.
   virtual std::unique_ptr<Connection> connect(const std::string& address) = 0;
 };
 

@@ -60,14 +60,14 @@ IoResult SocketConnection::receive_with(void* to, size_t size, int flags) {
 void SocketConnection::close_both_ways() { ::shutdown(socket_.get(), SHUT_RDWR); }
 void SocketConnection::finish_sending() { ::shutdown(socket_.get(), SHUT_WR); }
 
-std::string SocketConnection::connect_error() {
+void SocketConnection::check_connected() {
   int error = 0;
   socklen_t size = sizeof error;
   if (getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
-  if (error != 0) return strerror(error);
+  if (error == ECONNREFUSED) throw Refused(strerror(error));
+  if (error != 0) throw Error(ErrorCode::kUnavailable, strerror(error));
   const int flags = fcntl(socket_.get(), F_GETFL);
   fcntl(socket_.get(), F_SETFL, flags & ~O_NONBLOCK);
-  return {};
 }
 
 }  // namespace weft::transport

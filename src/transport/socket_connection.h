@@ -12,7 +12,7 @@ namespace weft::transport {
 
 class SocketConnection : public Connection {
  public:
-  /// `socket` is in blocking mode, or becomes so in connect_error().
+  /// `socket` is in blocking mode, or becomes so in check_connected().
   SocketConnection(Descriptor socket, std::string remote);
 
   IoResult send(const iovec* pieces, int count) override;
@@ -21,7 +21,7 @@ class SocketConnection : public Connection {
   void close_both_ways() override;
   void finish_sending() override;
   int descriptor() const override { return socket_.get(); }
-  std::string connect_error() override;
+  void check_connected() override;
   std::string remote_address() const override { return remote_; }
 
  private:

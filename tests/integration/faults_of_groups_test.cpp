@@ -197,6 +197,35 @@ TEST(FaultsOfGroupsOnce, AMemberThatDoesNotComeIsNamed) {
   EXPECT_TRUE(workers.all_succeed());
 }
 
+// Worker0 has no connection to worker1 yet and cannot make one, for longer than a connection may
+// take and shorter than what a frozen worker is given up after.
+SCENARIO(faults_member_freezes_for_a_while) {
+  init_rpc(worker(rank));
+  const ProcessGroup group = new_group(kSurvivors, {.timeout = 60s});
+  if (rank == 1) {
+    tell_test("about to freeze");
+    raise(SIGSTOP);
+  } else {
+    wait_for_test();
+  }
+  const at::Tensor sum = at::ones({1000});
+  group.all_reduce(sum);
+  REQUIRE_THAT(at::equal(sum, at::full({1000}, 2.f)));
+  shutdown();
+  return 0;
+}
+
+TEST(FaultsOfGroupsOnce, AMemberThatFreezesForAWhileIsWaitedFor) {
+  Workers workers("faults_member_freezes_for_a_while", 2);
+  ASSERT_TRUE(workers.heard(1, "about to freeze")) << workers.output(1);
+  workers.release(0);
+  std::this_thread::sleep_for(6500ms);
+
+  workers.signal(1, SIGCONT);
+
+  EXPECT_TRUE(workers.all_succeed());
+}
+
 // The connections of all members are cut in the middle of many operations: parts are sent again.
 SCENARIO(faults_connections_of_members_break) {
   init_rpc(worker(rank));

@@ -54,7 +54,7 @@ class RRefCall final : public TypedCall<R> {
  public:
   explicit RRefCall(Ref<RRefHandle> handle) : handle_(std::move(handle)) {}
   std::optional<Error> translate(const Error& error) override {
-    if (error.code() == ErrorCode::kOutcomeUnknown) this->settle_later();
+    this->settle_later();
     return translate_rref_error(*handle_, error, Ref<FutureCore>::share(this));
   }
 

@@ -220,7 +220,7 @@ class LoopbackTransport final : public Transport {
       std::lock_guard lock(network_->mutex);
       auto found = network_->listeners.find(address);
       if (found == network_->listeners.end()) {
-        throw Error(ErrorCode::kUnavailable, fmt::format("nobody listens on {}", address));
+        throw Refused(fmt::format("nobody listens on {}", address));
       }
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
         throw Error(ErrorCode::kUnavailable, fmt::format("no socket pair: {}", strerror(errno)));

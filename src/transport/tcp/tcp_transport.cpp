@@ -28,8 +28,9 @@ void set_options(int socket) {
 }
 
 [[noreturn]] void fail(const char* doing, const std::string& address) {
-  throw Error(ErrorCode::kUnavailable,
-              fmt::format("cannot {} {}: {}", doing, address, strerror(errno)));
+  const std::string text = fmt::format("cannot {} {}: {}", doing, address, strerror(errno));
+  if (errno == ECONNREFUSED) throw Refused(text);
+  throw Error(ErrorCode::kUnavailable, text);
 }
 
 Descriptor open_socket(const TcpAddress& address, const char* doing) {

@@ -16,9 +16,24 @@ TEST(Alarm, KeepsATimeThatIsSetWhileItIsAboutToRing) {
 
   alarm->set(due);
   alarm->on_time(base::Time());
+  io.finish();  // runs what the alarm posted
 
   EXPECT_EQ(rings, 1);
   EXPECT_EQ(alarm->due(), due);
+  alarm->remove();
+}
+
+TEST(Alarm, SetByKeepsAnEarlierTime) {
+  IoLoop io(std::make_shared<base::SteadyClock>());
+  const auto alarm = Alarm::make(io, [] {});
+  const base::Time early = base::Time() + std::chrono::hours(1);
+
+  alarm->set_by(early);
+  alarm->set_by(early + std::chrono::hours(1));
+  EXPECT_EQ(alarm->due(), early);
+
+  alarm->set_by(early - std::chrono::minutes(1));
+  EXPECT_EQ(alarm->due(), early - std::chrono::minutes(1));
   alarm->remove();
 }
 

@@ -114,8 +114,65 @@ TEST_F(Behaviour32_Barrier, MistakesOfTheCaller) {
 TEST_F(Behaviour32_Barrier, WhoseLeaderIsGone) {
   group[0].shutdown_now();
 
-  EXPECT_THAT([&] { group[1].barrier({"a", "b"}); }, fails_with(ErrorCode::kUnavailable));
+  EXPECT_THAT([&] { group[1].barrier({"a", "b"}); }, fails_with(ErrorCode::kPeerLost));
   at_once({1, 2, 3}, [](Agent& agent) { agent.barrier({"b", "c", "d"}); });
+}
+
+// Both wait; the leader's connections break, and then once more.
+TEST_F(Behaviour32_Barrier, OutlivesBrokenConnections) {
+  std::atomic<int> passed{0};
+  std::thread first([&] { group[0].barrier({}, 60s), ++passed; });
+  std::thread second([&] { group[1].barrier({}, 60s), ++passed; });
+  std::thread third([&] { group[2].barrier({}, 60s), ++passed; });
+  for (int i = 0; i < 3; ++i) {
+    std::this_thread::sleep_for(20ms);
+    group.network().break_all();
+  }
+  EXPECT_EQ(passed, 0);
+
+  group[3].barrier({}, 60s);
+
+  for (std::thread* each : {&first, &second, &third}) each->join();
+  EXPECT_EQ(passed, 3);
+}
+
+// It cannot be reached by one member; all meet when that one tries again.
+TEST_F(Behaviour32_Barrier, ThatFailedCanBeTriedAgainWhateverItFailedWith) {
+  const Names set{"a", "b"};
+  group.network().set_faults([](const transport::FrameInFlight&) {
+    return transport::Fault{transport::Fault::Kind::kDropConnection};
+  });
+  EXPECT_THROW(group[1].barrier(set, 200ms), Error);
+  group.network().set_faults({});
+
+  for (int round = 0; round < 3; ++round)
+    at_once({0, 1}, [&](Agent& agent) { agent.barrier(set, 20s); });
+}
+
+TEST_F(Behaviour32_Barrier, EndsAtOnceWhenAMemberIsGoneAndNamesIt) {
+  group[3].shutdown_now();
+  const auto began = std::chrono::steady_clock::now();
+  const auto fails = [&](size_t rank) {
+    EXPECT_THAT([&] { group[rank].barrier({}, 60s); },
+                Throws<Error>(testing::AllOf(Property(&Error::code, ErrorCode::kPeerLost),
+                                             Property(&Error::what, HasSubstr("d is gone")))));
+  };
+
+  std::thread second([&] { fails(1); });
+  std::thread third([&] { fails(2); });
+  fails(0);
+
+  second.join();
+  third.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);  // not the timeout
+}
+
+TEST_F(Behaviour32_Barrier, OneThatGaveUpIsNotTakenForPresent) {
+  EXPECT_THAT([&] { group[1].barrier({"a", "b"}, 50ms); }, fails_with(ErrorCode::kTimeout));
+
+  EXPECT_THAT([&] { group[0].barrier({"a", "b"}, 50ms); }, fails_with(ErrorCode::kTimeout));
+
+  at_once({0, 1}, [](Agent& agent) { agent.barrier({"a", "b"}, 20s); });
 }
 
 int64_t ask_after_barrier(std::string to) {

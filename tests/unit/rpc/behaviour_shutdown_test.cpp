@@ -11,6 +11,7 @@
 #include "support/loopback_group.h"
 #include "support/scenario.h"
 #include "weft/current_call.h"
+#include "weft/log.h"
 
 namespace weft::behaviour_shutdown {
 
@@ -243,6 +244,91 @@ TEST_F(Behaviour07_ShutdownWithErrorsStillFinalises, WhenAMemberGoesWhileOthersW
   group[3].shutdown_now();
 
   for (std::thread& thread : threads) thread.join();
+}
+
+// --- hints -------------------------------------------------------------------------------------
+
+class HintsOfShutdown : public testing::Test {
+ protected:
+  HintsOfShutdown() {
+    let_go = false;
+    inside = 0;
+    set_log_sink([this](LogLevel, std::string_view line) {
+      std::lock_guard lock(mutex);
+      lines += std::string(line) + "\n";
+    });
+  }
+  ~HintsOfShutdown() override { set_log_sink({}); }
+
+  /// Whether the log has `text`, while the clock is moved on.
+  bool hears(const std::string& text) {
+    return eventually([&] {
+      clock->advance(500ms);
+      std::lock_guard lock(mutex);
+      return lines.find(text) != std::string::npos;
+    });
+  }
+
+  std::mutex mutex;
+  std::string lines;
+  const std::shared_ptr<base::ManualClock> clock = std::make_shared<base::ManualClock>();
+  test::LoopbackGroup group{{"a", "b"}, {}, clock};
+};
+
+TEST_F(HintsOfShutdown, NameMembersThatHaveNotCalledIt) {
+  std::thread first([&] { group[0].shutdown(); });
+  EXPECT_TRUE(hears("weft[a] warning: shutdown() has waited")) << lines;
+  EXPECT_TRUE(hears("for b, which did not call shutdown() yet or has work left")) << lines;
+
+  group[1].shutdown();
+  first.join();
+}
+
+// The coordinator is the first by rank; the others ask it.
+TEST_F(HintsOfShutdown, ComeToThoseWhoDoNotCoordinateToo) {
+  std::thread second([&] { group[1].shutdown(); });
+  EXPECT_TRUE(hears("weft[b] warning: shutdown() has waited")) << lines;
+  EXPECT_TRUE(hears("for a, which did not call shutdown() yet or has work left")) << lines;
+
+  group[0].shutdown();
+  second.join();
+}
+
+TEST_F(HintsOfShutdown, NameCallsInFlight) {
+  const Future<void> call = group[0].async<held>({"b", 0s});
+  ASSERT_TRUE(eventually([] { return inside == 1; }));
+  std::thread first([&] { group[0].shutdown(); });
+  std::thread second([&] { group[1].shutdown(); });
+
+  EXPECT_TRUE(hears("call of weft::behaviour_shutdown::held to b, sent for")) << lines;
+  EXPECT_TRUE(hears("call of weft::behaviour_shutdown::held from a, running for")) << lines;
+
+  let_go = true;
+  first.join();
+  second.join();
+}
+
+TEST(DebugInfoOfCalls, ShowsWhereEachStands) {
+  let_go = false;
+  inside = 0;
+  test::LoopbackGroup group({"a", "b"});
+  const Future<void> call = group[0].async<held>({"b", 0s});
+  ASSERT_TRUE(eventually([] { return inside == 1; }));
+
+  const auto made = group[0].debug_info().calls;
+  const auto served = group[1].debug_info().calls;
+
+  ASSERT_EQ(made.size(), 1u);
+  EXPECT_EQ(made[0].function, "weft::behaviour_shutdown::held");
+  EXPECT_EQ(made[0].worker, "b");
+  EXPECT_EQ(made[0].state, "sent");
+  ASSERT_EQ(served.size(), 1u);
+  EXPECT_EQ(served[0].direction, CallInFlight::Direction::kIncoming);
+  EXPECT_EQ(served[0].worker, "a");
+  EXPECT_EQ(served[0].state, "running");
+  let_go = true;
+  call.wait();
+  EXPECT_TRUE(eventually([&] { return group[0].debug_info().calls.empty(); }));
 }
 
 }  // namespace weft::behaviour_shutdown

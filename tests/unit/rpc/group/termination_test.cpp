@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/termination.h"
+#include "rpc/group/termination.h"
 
 #include <optional>
 

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "rpc/termination.h"
+#include "rpc/group/termination.h"
 
 namespace weft::rpc {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/heartbeat.h"
+#include "rpc/group/heartbeat.h"
 
 #include <gtest/gtest.h>
 

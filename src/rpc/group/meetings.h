@@ -1,0 +1,71 @@
+// barrier and all_gather: members of a set meet at the first of them by name and exchange a value
+// each. The shell around MeetingTable (on the member that leads) and MeetingRounds (on each).
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "rpc/alarm.h"
+#include "rpc/group/meeting_rounds.h"
+#include "rpc/group/meeting_table.h"
+#include "weft/destination.h"
+#include "weft/future.h"
+
+namespace weft::rpc {
+
+class AgentCore;
+
+/// What a member brings, encoded.
+struct GatheredPart {
+  std::vector<uint8_t> bytes;
+  std::vector<at::Tensor> tensors;
+};
+
+class Meetings {
+ public:
+  using Set = std::vector<std::string>;  // of names
+  using Parts = std::map<std::string, GatheredPart>;
+  using Outcome = MeetingOutcome<GatheredPart>;
+
+  explicit Meetings(AgentCore& agent);
+
+  /// Meets the members of `set` (empty: all) and returns what each brought. Throws kTimeout naming
+  /// those who did not come, kPeerLost naming one that is gone; either way it may be tried again.
+  Parts meet(const GatheredPart& mine, Set set, Timeout timeout);
+
+  // On the member that leads.
+  Future<Outcome> on_arrival(Set set, uint64_t round, const std::string& who, GatheredPart part);
+  std::vector<std::string> on_withdrawal(const Set& set, uint64_t round, const std::string& who);
+
+  /// Gives up all meetings that this member leads. Those who wait learn it from their connections.
+  void stop();
+  size_t open_meetings() const;
+
+ private:
+  void check(const Set& set, const std::string& who) const;
+  Set complete(Set set) const;
+  Outcome meet_in_round(const GatheredPart& mine, const Set& set, uint64_t round, Timeout timeout);
+  std::string name_missing(const Set& set, uint64_t round, int leader);
+  void sweep();
+  void on_lost(const std::string& who, const std::string& why);
+  template <typename F>
+  void with_table(const F& change);
+
+  AgentCore& agent_;
+  mutable std::mutex mutex_;
+  bool stopped_ = false;
+  MeetingTable<GatheredPart> table_;
+  MeetingRounds rounds_;
+  std::vector<std::function<void()>> answers_;  // to be given once the lock is released
+  std::shared_ptr<Alarm> alarm_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,149 @@
+// Asking a member again, for functions that may run twice: the one way Weft's own calls are
+// repeated.
+//
+// A call whose connection broke, or that could not be sent, is sent again once the member has been
+// heard of. It is given up when the member is gone, when its time is over, or when the member
+// lives but has broken the connection over it too often.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rpc/alarm.h"
+#include "rpc/own_call.h"
+
+namespace weft::rpc {
+
+/// Counts how often one message was sent and decides whether it is sent again.
+class Resending {
+ public:
+  /// The call failed with `error`: calls either `again`, with what is to be asked when the next
+  /// attempt fails, or `give_up`. `again` comes when the member has been heard of, on a thread that
+  /// may block.
+  using Again = std::function<void(Resending next)>;
+  using GiveUp = std::function<void(const Error& why)>;
+  void on_failed(AgentCore& agent, int rank, const Error& error, Again again, GiveUp give_up) const;
+
+ private:
+  int broken_ = 0;  // times the connection broke after the message had left
+};
+
+/// Calls F on `rank` until it answers; F may run several times. `limit`: over all attempts; zero:
+/// as long as the member lives.
+template <auto F, typename... Args>
+class RepeatedCall : public std::enable_shared_from_this<RepeatedCall<F, Args...>> {
+ public:
+  using Result = typename detail::RemoteFunction<F>::Result;
+
+  RepeatedCall(AgentCore& agent, int rank, Timeout limit, Args... args)
+      : agent_(agent.weak_from_this()),
+        clock_(agent.runtime().clock),
+        rank_(rank),
+        limit_(limit),
+        began_(clock_->now()),
+        args_(std::move(args)...) {}
+
+  Future<Result> future() const { return promise_.future(); }
+
+  void send() {
+    const auto agent = agent_.lock();
+    if (!agent) return fail(Error(ErrorCode::kShuttingDown, "the agent was destroyed"));
+    if (settled_.load(std::memory_order_acquire)) return;
+    const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
+    try {
+      std::apply(
+          [&](const Args&... args) {
+            own_call<F>(*agent, rank_, time_left(), args...)
+                .on_ready([self = this->shared_from_this()](const Future<Result>& answer) {
+                  self->on_answer(answer);
+                });
+          },
+          args_);
+    } catch (const Error& error) {
+      fail(error);
+    }
+  }
+
+ private:
+  void on_answer(const Future<Result>& answer) {
+    const std::optional<Error> error = answer.error();
+    const auto agent = agent_.lock();
+    if (!error) return succeed(answer);
+    if (!agent) return fail(*error);
+    expire_in_time(agent->runtime().io);
+    resending_.on_failed(
+        *agent, rank_, *error,
+        [self = this->shared_from_this()](Resending next) {
+          self->resending_ = next;
+          self->send();
+        },
+        [self = this->shared_from_this()](const Error& why) { self->fail(why); });
+  }
+
+  // Whether the member lives may take longer to find out than there is time.
+  void expire_in_time(IoLoop& io) {
+    if (limit_.count() <= 0 || expiry_) return;
+    expiry_ = Alarm::make(io, [weak = this->weak_from_this()] {
+      if (const auto self = weak.lock()) self->expire();
+    });
+    expiry_->set(base::later(began_, limit_));
+  }
+  void expire() {
+    fail(Error(ErrorCode::kTimeout,
+               fmt::format("{}: no answer within {} ms", detail::RemoteFunction<F>::entry().name,
+                           limit_ / std::chrono::milliseconds(1))));
+  }
+
+  void succeed(const Future<Result>& answer) {
+    if (!settle()) return;
+    if constexpr (std::is_void_v<Result>) {
+      promise_.set_value();
+    } else {
+      promise_.set_value(detail::FutureAccess::state(answer).value());
+    }
+  }
+  void fail(const Error& error) {
+    if (settle()) promise_.set_error(error);
+  }
+  bool settle() {
+    if (settled_.exchange(true, std::memory_order_acq_rel)) return false;
+    if (expiry_) expiry_->remove();
+    return true;
+  }
+
+  Timeout time_left() const {
+    if (limit_.count() <= 0) return limit_;
+    return std::max<Timeout>(limit_ - (clock_->now() - began_), std::chrono::microseconds(1));
+  }
+
+  const std::weak_ptr<AgentCore> agent_;
+  const std::shared_ptr<base::Clock> clock_;
+  const int rank_;
+  const Timeout limit_;
+  const base::Time began_;
+  const std::tuple<Args...> args_;
+  Resending resending_;
+  std::shared_ptr<Alarm> expiry_;  // from the first failure on
+  std::atomic<bool> settled_{false};
+  Promise<Result> promise_;
+};
+
+template <auto F, typename... Args>
+auto call_until_answered(AgentCore& agent, int rank, Timeout limit, Args... args) {
+  const auto call =
+      std::make_shared<RepeatedCall<F, Args...>>(agent, rank, limit, std::move(args)...);
+  auto future = call->future();
+  call->send();
+  return future;
+}
+
+}  // namespace weft::rpc
