@@ -180,10 +180,15 @@ void IncomingCall::send_failed(const wire::FailedReply& failed) {
   server_.on_answered(*this, true, took);
 }
 
+// Answers to Weft's own small messages do not wait for bulk.
 void IncomingCall::send(wire::FrameHeader header, const Note& note, const Encoder& body) {
-  if (note.empty()) return link_->send_reply(header, {}, body);
+  constexpr size_t kMostUrgentBytes = 16 * 1024;
+  const bool urgent =
+      function_.reserved && body.payload().size() + body.tensor_bytes() <= kMostUrgentBytes;
+  const Link::Lane lane = urgent ? link_->link().lane_for_urgent() : Link::Lane::kNormal;
+  if (note.empty()) return link_->send_reply(header, {}, body, lane);
   header.flags |= wire::kNoted;
-  link_->send_reply(header, wire::NoteBytes(note).bytes(), body);
+  link_->send_reply(header, wire::NoteBytes(note).bytes(), body, lane);
 }
 
 base::Duration IncomingCall::time_in_user_code() const {

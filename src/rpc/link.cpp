@@ -8,47 +8,53 @@ namespace weft::rpc {
 using transport::IoResult;
 
 namespace {
-constexpr int kPieces = 64;
+constexpr int kParts = 64;
 }
 
-uint64_t Link::queue(const wire::FrameHeader& header, std::span<const std::byte> prelude,
-                     const Encoder& value) {
+// Before open() nothing is urgent: all frames wait for the hello.
+template <typename Add>
+Link::Position Link::queue_with(Lane which, const Add& add) {
   std::lock_guard lock(mutex_);
-  wire::Outbox& into = open_ ? queued_ : held_;
+  const bool urgent = open_ && which == Lane::kUrgent;
+  LaneState& its = urgent ? urgent_ : normal_;
+  wire::Outbox& into = open_ ? its.queued : held_;
   const size_t before = into.bytes();
-  into.add(header, prelude, value);
+  add(into);
   const size_t added = into.bytes() - before;
   queued_bytes_.fetch_add(added, std::memory_order_relaxed);
-  return stream_end_ += added;
+  if (urgent) urgent_waits_.store(true, std::memory_order_relaxed);
+  return {urgent, its.end += added};
 }
 
-uint64_t Link::queue(const wire::FrameHeader& header, std::span<const std::byte> body) {
-  std::lock_guard lock(mutex_);
-  wire::Outbox& into = open_ ? queued_ : held_;
-  const size_t before = into.bytes();
-  into.add(header, body);
-  const size_t added = into.bytes() - before;
-  queued_bytes_.fetch_add(added, std::memory_order_relaxed);
-  return stream_end_ += added;
+Link::Position Link::queue(const wire::FrameHeader& header, std::span<const std::byte> prelude,
+                           const Encoder& value, Lane lane) {
+  return queue_with(lane, [&](wire::Outbox& into) {
+    into.add(header, prelude, value, wire::LargeFrames::kInPieces);
+  });
+}
+
+Link::Position Link::queue(const wire::FrameHeader& header, std::span<const std::byte> body,
+                           Lane lane) {
+  return queue_with(lane, [&](wire::Outbox& into) { into.add(header, body); });
 }
 
 void Link::queue_first(const wire::FrameHeader& header, const Encoder& value) {
   std::lock_guard lock(mutex_);
   open_ = false;
-  queued_.add(header, {}, value);
-  queued_bytes_.fetch_add(queued_.bytes(), std::memory_order_relaxed);
-  stream_end_ += queued_.bytes();
+  normal_.queued.add(header, {}, value);
+  queued_bytes_.fetch_add(normal_.queued.bytes(), std::memory_order_relaxed);
+  normal_.end += normal_.queued.bytes();
 }
 
 void Link::open() {
   std::lock_guard lock(mutex_);
   open_ = true;
   // Nothing can be queued behind the first frames before now, so this keeps the order.
-  if (queued_.empty()) {
-    std::swap(queued_, held_);
+  if (normal_.queued.empty()) {
+    std::swap(normal_.queued, held_);
   } else {
-    writing_out_ = std::move(queued_);
-    queued_ = std::move(held_);
+    normal_.writing = std::move(normal_.queued);
+    normal_.queued = std::move(held_);
   }
   held_.clear();
 }
@@ -60,46 +66,68 @@ Link::State Link::flush(size_t too_much) {
   if (writing_) return State::kFine;
   writing_ = true;
   State state = State::kFine;
-  while (state == State::kFine) {
-    if (writing_out_.empty()) {
-      if (queued_.empty()) break;
-      if (queued_.bytes() >= too_much) {
-        state = State::kBlocked;
-        break;
-      }
-      std::swap(writing_out_, queued_);
-    }
-    state = write_out(lock);
-  }
+  while (state == State::kFine && take_queued(too_much)) state = write_out(lock);
+  if (state == State::kFine && !normal_.queued.empty()) state = State::kBlocked;  // too much
   blocked_.store(state == State::kBlocked, std::memory_order_relaxed);
   writing_ = false;
   return state;
 }
 
-// Called and returns with the lock held; writes without it.
+// Under the lock: what is queued becomes the writing thread's. False: there is nothing to write.
+bool Link::take_queued(size_t too_much) {
+  if (urgent_.writing.empty() && !urgent_.queued.empty()) {
+    std::swap(urgent_.writing, urgent_.queued);
+    urgent_waits_.store(false, std::memory_order_relaxed);
+  }
+  if (normal_.writing.empty() && normal_.queued.bytes() < too_much)
+    std::swap(normal_.writing, normal_.queued);
+  return !normal_.writing.empty() || !urgent_.writing.empty();
+}
+
+// Called and returns with the lock held; writes without it, until there is nothing more to write or
+// urgent frames can be taken.
 Link::State Link::write_out(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   State state = State::kFine;
   std::string why;
-  while (!writing_out_.empty()) {
-    iovec pieces[kPieces];
-    const int count = writing_out_.gather(pieces, kPieces);
-    offered_bytes_.store(sent_bytes() + writing_out_.bytes(), std::memory_order_seq_cst);
-    IoResult sent = connection_->send(pieces, count);
-    if (sent.status == IoResult::Status::kDone) {
-      writing_out_.consume(sent.bytes);
-      queued_bytes_.fetch_sub(sent.bytes, std::memory_order_relaxed);
-      sent_bytes_.fetch_add(sent.bytes, std::memory_order_release);
-      continue;
-    }
+  while (LaneState* from = next_to_write()) {
+    IoResult sent = write_once(*from);
+    if (sent.status == IoResult::Status::kDone) continue;
     state = sent.status == IoResult::Status::kClosed ? State::kBroken : State::kBlocked;
     why = std::move(sent.why);
     break;
   }
-  offered_bytes_.store(sent_bytes(), std::memory_order_seq_cst);
+  for (LaneState* each : {&normal_, &urgent_})
+    each->offered_bytes.store(each->sent(), std::memory_order_seq_cst);
   lock.lock();
   if (state == State::kBroken && why_broken_.empty()) why_broken_ = std::move(why);
   return state;
+}
+
+// The writing thread's. Null: nothing, or urgent frames are to be taken first.
+Link::LaneState* Link::next_to_write() {
+  const bool at_cut = normal_.writing.at_cut();
+  if (!urgent_.writing.empty() && at_cut) return &urgent_;
+  if (urgent_waits_.load(std::memory_order_relaxed) && urgent_.writing.empty() && at_cut)
+    return nullptr;
+  return normal_.writing.empty() ? nullptr : &normal_;
+}
+
+IoResult Link::write_once(LaneState& from) {
+  using Extent = wire::Outbox::Extent;
+  const bool others_wait = &from == &normal_ && (!urgent_.writing.empty() ||
+                                                 urgent_waits_.load(std::memory_order_relaxed));
+  iovec parts[kParts];
+  const int count =
+      from.writing.gather(parts, kParts, others_wait ? Extent::kToNextCut : Extent::kAll);
+  from.offered_bytes.store(from.sent() + from.writing.bytes(), std::memory_order_seq_cst);
+  IoResult sent = connection_->send(parts, count);
+  if (sent.status == IoResult::Status::kDone) {
+    from.writing.consume(sent.bytes);
+    queued_bytes_.fetch_sub(sent.bytes, std::memory_order_relaxed);
+    from.sent_bytes.fetch_add(sent.bytes, std::memory_order_release);
+  }
+  return sent;
 }
 
 Link::State Link::receive() {

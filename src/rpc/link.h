@@ -1,5 +1,9 @@
 // One connection with its frames: an outbox that any thread may fill and one thread at a time
 // writes, and a decoder that one thread at a time reads.
+//
+// There are two lanes. Large frames are written in pieces, and frames of the urgent lane go between
+// them: what keeps leases and heartbeats alive never waits for bulk. Frames of one lane keep their
+// order; a frame of the urgent lane may overtake those of the normal one.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -14,6 +18,7 @@
 #include "base/spinner.h"
 #include "transport/connection.h"
 #include "weft/codec.h"
+#include "weft/detail/outgoing_call.h"
 #include "weft/detail/ref_counted.h"
 #include "wire/frame.h"
 #include "wire/frame_decoder.h"
@@ -30,10 +35,21 @@ class Link : public detail::RefCounted {
 
   // Sending: any thread.
 
-  /// Queues a frame; returns where it ends in the stream of bytes. flush() sends it.
-  uint64_t queue(const wire::FrameHeader& header, std::span<const std::byte> prelude,
-                 const Encoder& value);
-  uint64_t queue(const wire::FrameHeader& header, std::span<const std::byte> body = {});
+  enum class Lane : uint8_t { kNormal, kUrgent };
+  /// The lane for a frame that should not wait: the urgent one while much is unsent, else the
+  /// normal one, where frames are written together.
+  Lane lane_for_urgent() const {
+    return unsent_bytes() < kMuchUnsent ? Lane::kNormal : Lane::kUrgent;
+  }
+  using Position = detail::FramePosition;
+  /// Queues a frame. flush() sends it.
+  Position queue(const wire::FrameHeader& header, std::span<const std::byte> prelude,
+                 const Encoder& value, Lane lane = Lane::kNormal);
+  Position queue(const wire::FrameHeader& header, Lane lane = Lane::kNormal) {
+    return queue(header, std::span<const std::byte>(), lane);
+  }
+  Position queue(const wire::FrameHeader& header, std::span<const std::byte> body,
+                 Lane lane = Lane::kNormal);
   /// Frames queued before open() wait for it, except those of queue_first().
   void queue_first(const wire::FrameHeader& header, const Encoder& value);
   void open();
@@ -49,9 +65,17 @@ class Link : public detail::RefCounted {
   bool blocked() const { return blocked_.load(std::memory_order_relaxed); }
   size_t unsent_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
   /// Bytes that left this process.
-  uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_acquire); }
-  /// Bytes that may have left: those that did, and those a thread is handing to the system.
-  uint64_t offered_bytes() const { return offered_bytes_.load(std::memory_order_acquire); }
+  uint64_t sent_bytes() const { return normal_.sent() + urgent_.sent(); }
+  /// Whether the frame that ends there has left.
+  bool has_sent(const Position& end) const {
+    return (end.urgent ? urgent_ : normal_).sent() >= end.byte;
+  }
+  /// Whether it may have: some of it has, or a thread is handing it to the system.
+  bool may_have_sent(const Position& end) const {
+    return (end.urgent ? urgent_ : normal_).offered() >= end.byte;
+  }
+  /// Whether a thread is handing bytes to the system.
+  bool is_offering() const { return normal_.is_offering() || urgent_.is_offering(); }
 
   // Receiving: one thread at a time, its owner sees to that.
 
@@ -76,25 +100,42 @@ class Link : public detail::RefCounted {
   int descriptor() const { return connection_->descriptor(); }
 
  private:
+  static constexpr size_t kMuchUnsent = 64 * 1024;
+
+  /// Frames of one lane, and how far they have got.
+  struct LaneState {
+    wire::Outbox queued;
+    wire::Outbox writing;  // belongs to the writing thread
+    uint64_t end = 0;      // bytes that were ever queued
+    std::atomic<uint64_t> sent_bytes{0};
+    std::atomic<uint64_t> offered_bytes{0};
+
+    uint64_t sent() const { return sent_bytes.load(std::memory_order_acquire); }
+    uint64_t offered() const { return offered_bytes.load(std::memory_order_acquire); }
+    bool is_offering() const { return offered() != sent(); }
+  };
+  template <typename Add>
+  Position queue_with(Lane lane, const Add& add);
+  bool take_queued(size_t too_much);
+  LaneState* next_to_write();
   State took(transport::IoResult got);
   State write_out(std::unique_lock<std::mutex>& lock);
+  transport::IoResult write_once(LaneState& from);
   void note_broken(std::string why);
 
   std::unique_ptr<transport::Connection> connection_;
 
   mutable std::mutex mutex_;
   wire::Outbox held_;  // before open()
-  wire::Outbox queued_;
-  wire::Outbox writing_out_;  // belongs to the writing thread
+  LaneState normal_;
+  LaneState urgent_;
+  std::atomic<bool> urgent_waits_{false};  // queued there; changed under the mutex
   bool open_ = true;
   bool writing_ = false;
-  uint64_t stream_end_ = 0;
   std::string why_broken_;
   std::atomic<bool> blocked_{false};
   std::atomic<bool> left_{false};  // set after, cleared in a section of the mutex: needs no order
   std::atomic<size_t> queued_bytes_{0};
-  std::atomic<uint64_t> sent_bytes_{0};
-  std::atomic<uint64_t> offered_bytes_{0};
 
   base::Spinner spinner_;
   wire::FrameDecoder decoder_;

@@ -14,7 +14,7 @@ struct OutgoingCallAccess {
   static const detail::FunctionEntry*& function(Call& call) { return call.function_; }
   static detail::Ref<Companion>& companion(Call& call) { return call.companion_; }
   static uint64_t& id(Call& call) { return call.id_; }
-  static uint64_t& sent_at_byte(Call& call) { return call.sent_at_byte_; }
+  static detail::FramePosition& ends_at(Call& call) { return call.ends_at_; }
   static size_t& bytes(Call& call) { return call.bytes_; }
   static uint32_t& depth(Call& call) { return call.depth_; }
   static detail::SteadyTime& started(Call& call) { return call.started_; }

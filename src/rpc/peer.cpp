@@ -158,7 +158,7 @@ void Peer::on_time(base::Time now) {
   if (lost) {
     on_link_lost(link, *lost, SignOfLife::kSilent);
   } else if (ping) {
-    link->queue(wire::FrameHeader{wire::FrameKind::kPing});
+    link->queue(wire::FrameHeader{wire::FrameKind::kPing}, link->lane_for_urgent());
     flush(link);
   }
   update_due();

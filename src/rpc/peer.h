@@ -15,6 +15,7 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <memory>
@@ -180,9 +181,10 @@ class Peer final : public detail::RefCounted {
   bool blocked_at_last_time_ = false;
   base::Time connect_began_{};
   base::Time connect_by_ = base::Time::max();
-  std::vector<bool> announced_;  // functions whose names this link's peer knows
-  bool stream_up_ = false;       // the transport has connected; the hello may be on its way
-  uint32_t interest_ = 0;        // what the loop watches the descriptor for
+  // By lane of the link: functions whose names the peer has learnt from frames of that lane.
+  std::array<std::vector<bool>, 2> announced_;
+  bool stream_up_ = false;  // the transport has connected; the hello may be on its way
+  uint32_t interest_ = 0;   // what the loop watches the descriptor for
   bool loop_receiving_ = false;
   // Callers that sleep while another thread receives, in order of arrival.
   struct Sleeper {

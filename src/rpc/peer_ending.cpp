@@ -14,7 +14,7 @@ using Access = OutgoingCallAccess;
 }
 
 bool Peer::was_sent(Call& call, const Link* link) const {
-  return link && link->offered_bytes() >= Access::sent_at_byte(call);
+  return link && link->may_have_sent(Access::ends_at(call));
 }
 
 SignOfLife Peer::sign_of_failed_connecting(const Error& error) {
@@ -143,7 +143,8 @@ void Peer::send_cancel(uint64_t call_id) {
   const detail::Ref<Link> link = link_;
   wire::FrameHeader header{wire::FrameKind::kCancel};
   header.id = call_id;
-  link->queue(header);
+  // It may overtake its call, which the callee then does not begin.
+  link->queue(header, link->lane_for_urgent());
   const bool connected = state_ == State::kConnected;
   lock.unlock();
   if (connected) flush(link);

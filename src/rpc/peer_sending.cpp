@@ -24,6 +24,7 @@ constexpr auto kConnectTimeout = std::chrono::seconds(5);
 constexpr size_t kSentAtOnce = 8;  // calls unanswered below which each is sent at once
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
 constexpr int kPatienceWithLoop = 1000;
+constexpr size_t kMostUrgentBytes = 16 * 1024;  // of Weft's own messages that overtake bulk
 
 uint64_t remaining_us(base::Time deadline, base::Time now) {
   if (deadline == base::Time::max()) return 0;
@@ -99,7 +100,7 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
   if (expires_soon) update_due();
   if (connected && !defer) {
     flush(link);
-    if (alone && link->sent_bytes() < Access::sent_at_byte(call)) {
+    if (alone && !link->has_sent(Access::ends_at(call))) {
       wait_for_other_writer(call, *link);
       if (link->broken()) flush(link);  // which finds out, if nobody has
     }
@@ -111,7 +112,7 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
 // readable or writable, perhaps by breaking. Its outcome is worth a moment.
 void Peer::wait_for_other_writer(Call& call, const Link& link) {
   for (int i = 0; i < kPatienceWithLoop; ++i) {
-    if (link.sent_bytes() >= Access::sent_at_byte(call) || link.blocked() || link.broken()) return;
+    if (link.has_sent(Access::ends_at(call)) || link.blocked() || link.broken()) return;
     sched_yield();
   }
 }
@@ -119,7 +120,7 @@ void Peer::wait_for_other_writer(Call& call, const Link& link) {
 // The link broke while the call was being sent. Only its maker knows what became of it, and only
 // once nobody writes any more.
 bool Peer::settle_if_sent(Call& call, const Link& link) {
-  while (link.offered_bytes() != link.sent_bytes()) sched_yield();
+  while (link.is_offering()) sched_yield();
   if (!was_sent(call, &link)) return false;
   fail(call,
        Error(ErrorCode::kOutcomeUnknown,
@@ -149,9 +150,13 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
   prelude.function = function.index;
   prelude.depth = static_cast<uint16_t>(terms.depth);
   prelude.remaining_us = remaining_us(terms.deadline, Access::started(call));
-  if (function.index >= announced_.size()) announced_.resize(function.index + 1);
-  if (!announced_[function.index]) {
-    announced_[function.index] = true;
+  // Weft's own small messages, such as renewals of leases, do not wait for bulk.
+  const bool urgent = is_reserved(function) && Access::bytes(call) <= kMostUrgentBytes;
+  const Link::Lane lane = urgent ? link_->lane_for_urgent() : Link::Lane::kNormal;
+  std::vector<bool>& announced = announced_[static_cast<size_t>(lane)];
+  if (function.index >= announced.size()) announced.resize(function.index + 1);
+  if (!announced[function.index]) {
+    announced[function.index] = true;
     header.flags = wire::kNamed;
     prelude.name = function.name;
     prelude.signature = function.signature;
@@ -160,7 +165,8 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
     header.flags |= wire::kNoted;
     prelude.note = terms.note;
   }
-  Access::sent_at_byte(call) = link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments);
+  Access::ends_at(call) =
+      link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments, lane);
 }
 
 // Calls that were given up leave the window, but what of them is unsent stays in memory until it is
@@ -242,7 +248,7 @@ void Peer::connect() {
   counters_.connects.add();
   connect_began_ = now;
   connect_by_ = now + kConnectTimeout;
-  announced_.clear();
+  for (std::vector<bool>& lane : announced_) lane.clear();
   bytes_at_life_ = 0;
   set_receiver(Receiver::kLoop);
   stream_up_ = false;

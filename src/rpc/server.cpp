@@ -242,7 +242,7 @@ bool Server::serve_frames(ServingLink& link) {
         case wire::FrameKind::kPing: {
           wire::FrameHeader pong{wire::FrameKind::kPong};
           pong.id = header.id;
-          link.link().queue(pong);
+          link.link().queue(pong, link.link().lane_for_urgent());
           break;
         }
         case wire::FrameKind::kGoodbye:
@@ -279,6 +279,12 @@ bool Server::serve_call(ServingLink& link) {
   if (!is_reserved(*function.entry)) {
     runtime_->counters.calls_served.add();
     runtime_->counters.serving.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (link.take_early_cancel(frame.header.id)) {
+    call->cancel();
+    runtime_->counters.cancelled_unstarted.add();
+    call->refuse(ErrorCode::kCancelled, "given up by the caller before it arrived");
+    return true;
   }
   if (prelude.depth > runtime_->options.max_call_depth) {
     call->refuse(ErrorCode::kLimitExceeded,

@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint32_t kMaxFunctions = 1 << 20;
 constexpr size_t kUnsentRepliesBeforePause = size_t{64} << 20;
+constexpr size_t kMostEarlyCancels = 64;
 
 ResolvedFunction look_up(const wire::CallPrelude& prelude) {
   const FunctionLookup found = find_function(prelude.name, prelude.signature);
@@ -60,8 +61,8 @@ const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, u
 }
 
 void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
-                             const Encoder& value) {
-  link_->queue(header, note, value);
+                             const Encoder& value, Link::Lane lane) {
+  link_->queue(header, note, value, lane);
   if (!server_.flushes_later(*this)) flush();
 }
 
@@ -121,7 +122,16 @@ void ServingLink::cancel(uint64_t call_id) {
       }
     }
   }
-  if (found) found->cancel();
+  if (found) return found->cancel();
+  if (early_cancels_.size() < kMostEarlyCancels) {
+    early_cancels_.push_back(call_id);
+  } else {
+    early_cancels_[next_early_cancel_++ % kMostEarlyCancels] = call_id;
+  }
+}
+
+bool ServingLink::take_early_cancel(uint64_t call_id) {
+  return !early_cancels_.empty() && std::erase(early_cancels_, call_id) > 0;
 }
 
 void ServingLink::cancel_all() {

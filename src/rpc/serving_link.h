@@ -39,7 +39,7 @@ class ServingLink final : public detail::RefCounted {
 
   /// Queues a reply; the leader sends those of one batch together, other threads send at once.
   void send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
-                  const Encoder& value);
+                  const Encoder& value, Link::Lane lane);
   void flush();
 
   // Calls being served.
@@ -47,6 +47,8 @@ class ServingLink final : public detail::RefCounted {
   void remove(IncomingCall& call);
   void cancel(uint64_t call_id);
   void cancel_all();
+  /// Whether the call was cancelled before it came; forgets it. Leader only.
+  bool take_early_cancel(uint64_t call_id);
 
   bool has_calls();
   void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too, base::Time now);
@@ -65,6 +67,10 @@ class ServingLink final : public detail::RefCounted {
   detail::Ref<Link> link_;
   const WorkerInfo caller_;
   std::vector<ResolvedFunction> functions_;  // by the caller's number; leader only
+  // Cancels of calls that are not here: they were answered, or their frames were overtaken. The
+  // latest few; leader only.
+  std::vector<uint64_t> early_cancels_;
+  size_t next_early_cancel_ = 0;
   std::mutex mutex_;
   IncomingCall* first_ = nullptr;
   std::mutex interest_mutex_;

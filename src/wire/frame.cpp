@@ -11,8 +11,8 @@ namespace weft::wire {
 namespace {
 
 uint8_t allowed_flags(FrameKind kind) {
-  if (kind == FrameKind::kCall) return kNamed | kNoted;
-  if (kind == FrameKind::kReply) return kFailed | kNoted;
+  if (kind == FrameKind::kCall) return kNamed | kNoted | kInPieces;
+  if (kind == FrameKind::kReply) return kFailed | kNoted | kInPieces;
   return 0;
 }
 
@@ -22,6 +22,7 @@ bool may_carry_tensors(FrameKind kind) {
 
 size_t max_body(FrameKind kind) {
   if (may_carry_tensors(kind)) return kMaxBody;
+  if (kind == FrameKind::kPiece) return kMaxPiece;
   return kind == FrameKind::kHello || kind == FrameKind::kGoodbye ? kMaxHelloBody : 0;
 }
 
@@ -29,7 +30,8 @@ size_t max_body(FrameKind kind) {
 
 FrameHeader read_header(const std::byte* from) {
   const auto kind = static_cast<uint8_t>(from[0]);
-  if (kind < 1 || kind > 7) Decoder::fail(fmt::format("no frame starts with byte {:#04x}", kind));
+  if (kind < 1 || kind > kLastKind)
+    Decoder::fail(fmt::format("no frame starts with byte {:#04x}", kind));
   FrameHeader header;
   std::memcpy(&header, from, kHeaderBytes);
   if (header.flags & ~allowed_flags(header.kind)) {

@@ -3,6 +3,9 @@
 //   header, 24 bytes: u8 kind  u8 flags  u16 tensors  u32 body bytes  u64 id  u64 bulk bytes
 //   body:             tensor table (one row per tensor), then what the kind says
 //   bulk:             the tensors' bytes, in table order
+//
+// A large frame may come in pieces: its header alone, then its content, body and bulk, in frames of
+// kind kPiece. Between them small frames may come, which thus never wait for large ones.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -25,13 +28,21 @@ enum class FrameKind : uint8_t {
   kPing = 5,    // id: echoed
   kPong = 6,
   kGoodbye = 7,  // no more frames follow; the body is a reason for people
+  kPiece = 8,    // id: of the frame that is being sent in pieces; the body continues its content
 };
+inline constexpr uint8_t kLastKind = 8;
 
 enum FrameFlags : uint8_t {
-  kNamed = 1,   // call: carries the function's name and signature besides its number
-  kFailed = 2,  // reply: the body is an error, not a value
-  kNoted = 4,   // call, reply: carries a note of a layer above
+  kNamed = 1,     // call: carries the function's name and signature besides its number
+  kFailed = 2,    // reply: the body is an error, not a value
+  kNoted = 4,     // call, reply: carries a note of a layer above
+  kInPieces = 8,  // call, reply: the content follows in pieces
 };
+
+/// Frames with more content are sent in pieces of this size: some 20 ms at 100 Mbit/s.
+inline constexpr size_t kPieceBytes = 256 * 1024;
+/// The largest piece that is accepted.
+inline constexpr size_t kMaxPiece = 4 * kPieceBytes;
 
 struct FrameHeader {
   FrameKind kind;

@@ -20,11 +20,62 @@ constexpr size_t kSmallBulk = 16 * 1024;  // up to here a copy is cheaper than a
 FrameDecoder::FrameDecoder(std::shared_ptr<ReceivePool> pool)
     : pool_(std::move(pool)), buffer_(new std::byte[kBuffer]), capacity_(kBuffer) {}
 
-std::span<std::byte> FrameDecoder::prepare() {
-  if (bulk_pending_) {
-    const size_t left = rows_[bulk_row_].bytes - bulk_done_;
-    return {static_cast<std::byte*>(storages_[bulk_row_].get()) + bulk_done_, left};
+// --- memory ----------------------------------------------------------------------------------
+
+void FrameDecoder::Bulk::begin(ReceivePool& pool) {
+  for (const TensorEntry& each : rows) {
+    storages.push_back(each.flags & (kUndefined | kSparse) ? c10::DataPtr()
+                                                           : pool.allocate(each.bytes));
   }
+  row = done = 0;
+  begun = true;
+  advance(0);  // skips leading rows without bytes
+}
+
+std::span<std::byte> FrameDecoder::Bulk::target() const {
+  return {static_cast<std::byte*>(storages[row].get()) + done, rows[row].bytes - done};
+}
+
+void FrameDecoder::Bulk::advance(size_t bytes) {
+  done += bytes;
+  while (row < rows.size() && done == rows[row].bytes) {
+    ++row;
+    done = 0;
+  }
+}
+
+// Where the next bytes of the current piece go.
+std::span<std::byte> FrameDecoder::InPieces::target() {
+  if (body_done == header.body_bytes) {
+    const std::span<std::byte> into = bulk.target();
+    return into.first(std::min(into.size(), piece_left));
+  }
+  // Doubling, like the buffer: a piece that is announced need not come.
+  const size_t n =
+      std::min({size_t{header.body_bytes} - body_done, piece_left, std::max(kBuffer, body_done)});
+  if (body.size() < body_done + n) body.resize(body_done + n);
+  return {body.data() + body_done, n};
+}
+
+std::span<std::byte> FrameDecoder::prepare() {
+  if (bulk_.is_pending()) {
+    reading_ = Reading::kBulk;
+    return bulk_.target();
+  }
+  if (!in_pieces_.active && !in_pieces_.body.empty()) in_pieces_.body = {};  // its frame was taken
+  if (in_pieces_.piece_left > 0 && begin_ == end_) {
+    reading_ = Reading::kPiece;
+    return in_pieces_.target();
+  }
+  reading_ = Reading::kBuffer;
+  make_room();
+  size_t room = capacity_ - end_;
+  // What follows a piece is most likely the next one, whose bytes have a better place.
+  if (in_pieces_.active) room = std::min(room, wanted_ - buffered());
+  return {buffer_.get() + end_, room};
+}
+
+void FrameDecoder::make_room() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
     if (capacity_ > kBuffer) {  // a large body came and went
@@ -38,7 +89,6 @@ std::span<std::byte> FrameDecoder::prepare() {
   }
   // Doubling as the buffer fills: what is allocated stays within twice what was received.
   if (end_ == capacity_) reserve_for(2 * capacity_);
-  return {buffer_.get() + end_, capacity_ - end_};
 }
 
 void FrameDecoder::reserve_for(size_t bytes) {
@@ -51,41 +101,67 @@ void FrameDecoder::reserve_for(size_t bytes) {
 }
 
 void FrameDecoder::commit(size_t bytes) {
-  if (!bulk_pending_) {
-    end_ += bytes;
-    return;
+  switch (reading_) {
+    case Reading::kBuffer:
+      end_ += bytes;
+      break;
+    case Reading::kBulk:
+      bulk_.advance(bytes);
+      break;
+    case Reading::kPiece:
+      advance_piece(bytes);
+      break;
   }
-  bulk_done_ += bytes;
-  while (bulk_row_ < rows_.size() && bulk_done_ == rows_[bulk_row_].bytes) {
-    ++bulk_row_;
-    bulk_done_ = 0;
-  }
-  bulk_pending_ = bulk_row_ < rows_.size();
 }
 
+// --- frames ----------------------------------------------------------------------------------
+
 bool FrameDecoder::next(Frame& frame) {
-  if (bulk_pending_) return false;
-  if (!storages_.empty()) {
+  if (bulk_.is_pending()) return false;
+  if (bulk_.begun) {
     emit_bulk(frame);
     return true;
   }
-  if (hello_only_ && buffered() > 0 &&
-      static_cast<uint8_t>(buffer_[begin_]) != static_cast<uint8_t>(FrameKind::kHello)) {
-    Decoder::fail(
-        fmt::format("no hello: the first byte is {:#04x}", static_cast<uint8_t>(buffer_[begin_])));
+  for (;;) {
+    if (in_pieces_.active) {
+      begin_bulk_if_due();
+      take_buffered_piece();
+      if (in_pieces_.content_left == 0) {
+        emit_in_pieces(frame);
+        return true;
+      }
+      if (in_pieces_.piece_left > 0) return false;
+    }
+    if (hello_only_ && buffered() > 0 &&
+        static_cast<uint8_t>(buffer_[begin_]) != static_cast<uint8_t>(FrameKind::kHello)) {
+      Decoder::fail(fmt::format("no hello: the first byte is {:#04x}",
+                                static_cast<uint8_t>(buffer_[begin_])));
+    }
+    wanted_ = kHeaderBytes;
+    if (buffered() < kHeaderBytes) return false;
+    header_ = read_header(buffer_.get() + begin_);
+    if (header_.kind == FrameKind::kPiece) {
+      start_piece();
+    } else if (header_.flags & kInPieces) {
+      start_in_pieces();
+    } else {
+      return next_ordinary(frame);
+    }
   }
-  if (buffered() < kHeaderBytes) return false;
-  header_ = read_header(buffer_.get() + begin_);
+}
+
+bool FrameDecoder::next_ordinary(Frame& frame) {
   const bool small = header_.bulk_bytes <= kSmallBulk;
-  const size_t wanted = kHeaderBytes + header_.body_bytes + (small ? header_.bulk_bytes : 0);
-  if (buffered() < wanted) return false;
+  wanted_ = kHeaderBytes + header_.body_bytes + (small ? header_.bulk_bytes : 0);
+  if (buffered() < wanted_) return false;
 
   const std::byte* start = buffer_.get() + begin_ + kHeaderBytes;
-  const std::span<const std::byte> body = read_table(header_, {start, header_.body_bytes});
-  begin_ += wanted;
+  const std::span<const std::byte> body =
+      read_table(header_, {start, header_.body_bytes}, bulk_.rows);
+  begin_ += wanted_;
   if (!small) {
     start_bulk(body);
-    if (bulk_pending_) return false;
+    if (bulk_.is_pending()) return false;
     emit_bulk(frame);
     return true;
   }
@@ -95,12 +171,13 @@ bool FrameDecoder::next(Frame& frame) {
 }
 
 std::span<const std::byte> FrameDecoder::read_table(const FrameHeader& header,
-                                                    std::span<const std::byte> body) {
-  rows_.clear();
+                                                    std::span<const std::byte> body,
+                                                    std::vector<TensorEntry>& rows) {
+  rows.clear();
   uint64_t bytes = 0;
   for (size_t i = 0; i < header.tensors; ++i) {
-    rows_.push_back(read_entry(body));
-    bytes += rows_.back().bytes;
+    rows.push_back(read_entry(body));
+    bytes += rows.back().bytes;
     if (bytes > header.bulk_bytes) break;
   }
   if (bytes != header.bulk_bytes) {
@@ -113,63 +190,122 @@ std::span<const std::byte> FrameDecoder::read_table(const FrameHeader& header,
 void FrameDecoder::emit_small(Frame& frame, const std::byte* bulk) {
   frame.header = header_;
   frame.tensors.clear();
-  if (rows_.empty()) return;
-  for (const TensorEntry& row : rows_) {
+  if (bulk_.rows.empty()) return;
+  for (const TensorEntry& row : bulk_.rows) {
     c10::DataPtr memory;
     if (!(row.flags & (kUndefined | kSparse))) {
       memory = pool_->allocate(row.bytes);
       if (row.bytes) std::memcpy(memory.get(), bulk, row.bytes);
     }
     bulk += row.bytes;
-    storages_.push_back(std::move(memory));
+    bulk_.storages.push_back(std::move(memory));
   }
-  assemble(frame);
+  bulk_.assemble(frame.tensors);
 }
 
 void FrameDecoder::start_bulk(std::span<const std::byte> body) {
   body_ = body;
-  for (const TensorEntry& row : rows_) {
-    storages_.push_back(row.flags & (kUndefined | kSparse) ? c10::DataPtr()
-                                                           : pool_->allocate(row.bytes));
-  }
-  bulk_row_ = bulk_done_ = 0;
-  bulk_pending_ = true;
-  commit(0);  // skips leading rows without bytes
-  while (bulk_pending_ && buffered() > 0) {
-    const size_t left = rows_[bulk_row_].bytes - bulk_done_;
-    const size_t n = std::min(left, buffered());
-    std::memcpy(static_cast<std::byte*>(storages_[bulk_row_].get()) + bulk_done_,
-                buffer_.get() + begin_, n);
+  bulk_.begin(*pool_);
+  while (bulk_.is_pending() && buffered() > 0) {
+    const std::span<std::byte> into = bulk_.target();
+    const size_t n = std::min(into.size(), buffered());
+    std::memcpy(into.data(), buffer_.get() + begin_, n);
     begin_ += n;
-    commit(n);
+    bulk_.advance(n);
   }
 }
 
 void FrameDecoder::emit_bulk(Frame& frame) {
   frame.header = header_;
   frame.body = body_;
-  assemble(frame);
+  bulk_.assemble(frame.tensors);
 }
 
-void FrameDecoder::assemble(Frame& frame) {
-  frame.tensors.clear();
-  std::vector<c10::DataPtr> storages;
-  storages.swap(storages_);
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    const TensorEntry& row = rows_[i];
-    if (!(row.flags & kSparse)) {
-      frame.tensors.push_back(make_received_tensor(row, std::move(storages[i])));
+void FrameDecoder::Bulk::assemble(std::vector<at::Tensor>& tensors) {
+  tensors.clear();
+  begun = false;
+  std::vector<c10::DataPtr> memory;
+  memory.swap(storages);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TensorEntry& each = rows[i];
+    if (!(each.flags & kSparse)) {
+      tensors.push_back(make_received_tensor(each, std::move(memory[i])));
       continue;
     }
-    if (i + 2 >= rows_.size()) Decoder::fail("sparse tensor without its indices and values");
-    frame.tensors.push_back(
-        make_received_sparse(row, make_received_tensor(rows_[i + 1], std::move(storages[i + 1])),
-                             make_received_tensor(rows_[i + 2], std::move(storages[i + 2]))));
+    if (i + 2 >= rows.size()) Decoder::fail("sparse tensor without its indices and values");
+    tensors.push_back(
+        make_received_sparse(each, make_received_tensor(rows[i + 1], std::move(memory[i + 1])),
+                             make_received_tensor(rows[i + 2], std::move(memory[i + 2]))));
     i += 2;
   }
   // The vector's memory is kept for the next frame.
-  storages.clear();
-  storages_.swap(storages);
+  memory.clear();
+  storages.swap(memory);
+}
+
+// --- pieces ----------------------------------------------------------------------------------
+
+void FrameDecoder::start_in_pieces() {
+  if (in_pieces_.active) Decoder::fail("a frame in pieces begins within another");
+  if (header_.body_bytes + header_.bulk_bytes == 0) Decoder::fail("a frame in pieces without any");
+  begin_ += kHeaderBytes;
+  in_pieces_ = {};
+  in_pieces_.active = true;
+  in_pieces_.header = header_;
+  in_pieces_.content_left = header_.body_bytes + header_.bulk_bytes;
+  in_pieces_.header.flags &= static_cast<uint8_t>(~kInPieces);
+}
+
+void FrameDecoder::start_piece() {
+  if (!in_pieces_.active || header_.id != in_pieces_.header.id) {
+    Decoder::fail(fmt::format("a piece of a frame {} that has not begun", header_.id));
+  }
+  if (header_.body_bytes == 0 || header_.body_bytes > in_pieces_.content_left) {
+    Decoder::fail(fmt::format("a piece of {} bytes of a frame of which {} are left",
+                              header_.body_bytes, in_pieces_.content_left));
+  }
+  begin_ += kHeaderBytes;
+  in_pieces_.piece_left = header_.body_bytes;
+}
+
+void FrameDecoder::advance_piece(size_t bytes) {
+  InPieces& large = in_pieces_;
+  large.piece_left -= bytes;
+  large.content_left -= bytes;
+  if (large.body_done < large.header.body_bytes) {
+    large.body_done += bytes;
+  } else {
+    large.bulk.advance(bytes);
+  }
+}
+
+// The body is complete: its table says where the other bytes go.
+void FrameDecoder::begin_bulk_if_due() {
+  InPieces& large = in_pieces_;
+  if (large.bulk.begun || large.body_done < large.header.body_bytes) return;
+  const std::span<const std::byte> body(large.body.data(), large.body_done);
+  large.table_bytes = body.size() - read_table(large.header, body, large.bulk.rows).size();
+  large.bulk.begin(*pool_);
+}
+
+void FrameDecoder::take_buffered_piece() {
+  while (in_pieces_.piece_left > 0 && buffered() > 0) {
+    const std::span<std::byte> into = in_pieces_.target();
+    const size_t n = std::min(into.size(), buffered());
+    std::memcpy(into.data(), buffer_.get() + begin_, n);
+    begin_ += n;
+    advance_piece(n);
+    begin_bulk_if_due();
+  }
+}
+
+void FrameDecoder::emit_in_pieces(Frame& frame) {
+  InPieces& large = in_pieces_;
+  frame.header = large.header;
+  frame.body = std::span<const std::byte>(large.body.data(), large.body_done);
+  frame.body = frame.body.subspan(large.table_bytes);
+  large.bulk.assemble(frame.tensors);
+  large.active = false;
 }
 
 }  // namespace weft::wire

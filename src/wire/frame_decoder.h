@@ -2,7 +2,8 @@
 //
 // The owner reads into prepare() and says commit(n), then takes frames with next() until there is
 // none. Small frames are decoded from one buffer; the bytes of large tensors are read straight into
-// their final memory. Memory grows with bytes received, never with bytes announced.
+// their final memory. The buffer grows with the bytes that came, never with the bytes announced;
+// memory for tensors is reserved as announced, and becomes real with the bytes that come.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -35,33 +36,72 @@ class FrameDecoder {
   void expect_any() { hello_only_ = false; }
 
   /// No byte of a further frame has arrived.
-  bool at_frame_boundary() const { return begin_ == end_ && !bulk_pending_; }
-  size_t buffer_bytes() const { return capacity_; }
+  bool at_frame_boundary() const {
+    return begin_ == end_ && !bulk_.is_pending() && !in_pieces_.active;
+  }
+  size_t buffer_bytes() const { return capacity_ + in_pieces_.body.capacity(); }
 
  private:
+  /// The tensors of a frame: rows, and memory that is being filled.
+  struct Bulk {
+    std::vector<TensorEntry> rows;
+    std::vector<c10::DataPtr> storages;
+    size_t row = 0;
+    size_t done = 0;  // bytes of that row
+    bool begun = false;
+
+    void begin(ReceivePool& pool);
+    bool is_pending() const { return begun && row < rows.size(); }
+    std::span<std::byte> target() const;
+    void advance(size_t bytes);
+    void assemble(std::vector<at::Tensor>& tensors);
+  };
+  /// The frame that is coming in pieces.
+  struct InPieces {
+    bool active = false;
+    FrameHeader header{};
+    std::vector<std::byte> body;
+    size_t body_done = 0;
+    size_t table_bytes = 0;  // of the body
+    Bulk bulk;
+    size_t piece_left = 0;  // bytes of the current piece that have not come
+    uint64_t content_left = 0;
+
+    std::span<std::byte> target();
+  };
+  enum class Reading { kBuffer, kBulk, kPiece };
+
   size_t buffered() const { return end_ - begin_; }
+  void make_room();
   void reserve_for(size_t frame_bytes);
-  std::span<const std::byte> read_table(const FrameHeader& header, std::span<const std::byte> body);
+  static std::span<const std::byte> read_table(const FrameHeader& header,
+                                               std::span<const std::byte> body,
+                                               std::vector<TensorEntry>& rows);
+  bool next_ordinary(Frame& frame);
   void emit_small(Frame& frame, const std::byte* bulk);
   void start_bulk(std::span<const std::byte> body);
   void emit_bulk(Frame& frame);
-  void assemble(Frame& frame);
+  void start_in_pieces();
+  void start_piece();
+  void advance_piece(size_t bytes);
+  void begin_bulk_if_due();
+  void take_buffered_piece();
+  void emit_in_pieces(Frame& frame);
 
   std::shared_ptr<ReceivePool> pool_;
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_;
   size_t begin_ = 0;
   size_t end_ = 0;
+  size_t wanted_ = kHeaderBytes;  // bytes of the frame that begins at begin_, as far as known
+  Reading reading_ = Reading::kBuffer;
 
-  // The frame being received, once its body is complete and its bulk is not.
+  // The ordinary frame being received, once its body is complete and its bulk is not.
   FrameHeader header_{};
   std::span<const std::byte> body_;
-  std::vector<TensorEntry> rows_;
-  std::vector<c10::DataPtr> storages_;
-  bool bulk_pending_ = false;
+  Bulk bulk_;
+  InPieces in_pieces_;
   bool hello_only_ = false;
-  size_t bulk_row_ = 0;
-  size_t bulk_done_ = 0;  // bytes of that row
 };
 
 }  // namespace weft::wire

@@ -14,6 +14,15 @@ std::byte* put(std::byte* to, std::span<T> bytes) {
   if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
   return to + bytes.size();
 }
+
+// Of the tensors of a message, those whose bytes are copied.
+size_t copied_bytes(const Encoder& value) {
+  size_t copied = 0;
+  for (const auto& tensor : value.tensors()) {
+    if (tensor.bytes <= kCopiedTensor) copied += tensor.bytes;
+  }
+  return copied;
+}
 }  // namespace
 
 std::byte* Outbox::extend(size_t n) {
@@ -22,28 +31,38 @@ std::byte* Outbox::extend(size_t n) {
   return small_.data() + size;
 }
 
+void Outbox::refer_to(const std::byte* data, size_t bytes, const at::Tensor& keep) {
+  large_.push_back({small_.size(), data, bytes, keep});
+  large_bytes_ += bytes;
+}
+
 void Outbox::add(FrameHeader header, std::span<const std::byte> body) {
   header.body_bytes = static_cast<uint32_t>(body.size());
   std::byte* to = extend(kHeaderBytes + body.size());
   std::memcpy(to, &header, kHeaderBytes);
   put(to + kHeaderBytes, body);
+  mark_cut();
 }
 
-void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value) {
-  const auto entries = value.tensor_entries();
-  const auto payload = value.payload();
+void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value,
+                 LargeFrames large) {
   header.tensors = static_cast<uint16_t>(value.tensors().size());
   header.bulk_bytes = value.tensor_bytes();
-  header.body_bytes = static_cast<uint32_t>(entries.size() + prelude.size() + payload.size());
-
-  size_t copied = 0;
-  for (const auto& tensor : value.tensors()) {
-    if (tensor.bytes <= kCopiedTensor) copied += tensor.bytes;
+  header.body_bytes = static_cast<uint32_t>(value.tensor_entries().size() + prelude.size() +
+                                            value.payload().size());
+  if (large == LargeFrames::kInPieces && header.body_bytes + header.bulk_bytes > kPieceBytes) {
+    add_in_pieces(header, prelude, value);
+  } else {
+    add_whole(header, prelude, value);
+    mark_cut();
   }
-  const size_t fixed = kHeaderBytes + header.body_bytes;
-  std::byte* to = extend(fixed + copied);
+}
+
+void Outbox::add_whole(const FrameHeader& header, std::span<const std::byte> prelude,
+                       const Encoder& value) {
+  std::byte* to = extend(kHeaderBytes + header.body_bytes + copied_bytes(value));
   std::memcpy(to, &header, kHeaderBytes);
-  to = put(put(put(to + kHeaderBytes, entries), prelude), payload);
+  to = put(put(put(to + kHeaderBytes, value.tensor_entries()), prelude), value.payload());
   for (const auto& tensor : value.tensors()) {
     const auto* data = static_cast<const std::byte*>(tensor.data);
     if (tensor.bytes <= kCopiedTensor) {
@@ -55,25 +74,97 @@ void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const E
   }
 }
 
-int Outbox::gather(iovec* pieces, int limit) const {
+// Cuts the content of a frame, its body and then its tensors' bytes, into pieces.
+class Outbox::PieceWriter {
+ public:
+  PieceWriter(Outbox& outbox, const FrameHeader& frame)
+      : outbox_(outbox), id_(frame.id), left_(frame.body_bytes + frame.bulk_bytes) {}
+
+  template <typename T>
+  void copy(std::span<T> bytes) {
+    each_part(bytes.size(),
+              [&](size_t at, size_t n) { put(outbox_.extend(n), bytes.subspan(at, n)); });
+  }
+  void refer_to(const std::byte* data, size_t bytes, const at::Tensor& keep) {
+    each_part(bytes, [&](size_t at, size_t n) { outbox_.refer_to(data + at, n, keep); });
+  }
+
+ private:
+  template <typename F>
+  void each_part(size_t bytes, const F& write) {
+    for (size_t at = 0; at < bytes;) {
+      if (left_in_piece_ == 0) begin_piece();
+      const size_t n = std::min(bytes - at, left_in_piece_);
+      write(at, n);
+      at += n;
+      left_in_piece_ -= n;
+      if (left_in_piece_ == 0) outbox_.mark_cut();
+    }
+  }
+  void begin_piece() {
+    left_in_piece_ = std::min<uint64_t>(left_, kPieceBytes);
+    left_ -= left_in_piece_;
+    FrameHeader header{FrameKind::kPiece};
+    header.id = id_;
+    header.body_bytes = static_cast<uint32_t>(left_in_piece_);
+    std::memcpy(outbox_.extend(kHeaderBytes), &header, kHeaderBytes);
+  }
+
+  Outbox& outbox_;
+  const uint64_t id_;
+  uint64_t left_;  // of the content, behind the current piece
+  size_t left_in_piece_ = 0;
+};
+
+void Outbox::add_in_pieces(FrameHeader header, std::span<const std::byte> prelude,
+                           const Encoder& value) {
+  const size_t pieces = (header.body_bytes + header.bulk_bytes) / kPieceBytes + 1;
+  small_.reserve(small_.size() + header.body_bytes + copied_bytes(value) +
+                 (pieces + 1) * kHeaderBytes);
+  header.flags |= kInPieces;
+  std::memcpy(extend(kHeaderBytes), &header, kHeaderBytes);
+  mark_cut();
+  PieceWriter writer(*this, header);
+  writer.copy(value.tensor_entries());
+  writer.copy(prelude);
+  writer.copy(value.payload());
+  for (const auto& tensor : value.tensors()) {
+    const auto* data = static_cast<const std::byte*>(tensor.data);
+    if (tensor.bytes <= kCopiedTensor) {
+      writer.copy(std::span(data, tensor.bytes));
+    } else {
+      writer.refer_to(data, tensor.bytes, tensor.keep);
+    }
+  }
+}
+
+int Outbox::gather(iovec* parts, int limit, Extent extent) const {
+  size_t most = SIZE_MAX;
+  if (extent == Extent::kToNextCut && next_cut_ < cuts_.size()) most = cuts_[next_cut_] - done_;
   int count = 0;
+  const auto give = [&](const std::byte* data, size_t bytes) {
+    const size_t n = std::min(bytes, most);
+    parts[count++] = {const_cast<std::byte*>(data), n};
+    most -= n;
+  };
   size_t at = written_;
-  for (size_t i = next_large_; i < large_.size() && count + 1 < limit; ++i) {
+  for (size_t i = next_large_; i < large_.size() && count + 1 < limit && most > 0; ++i) {
     const Large& large = large_[i];
     if (large.position > at) {
-      pieces[count++] = {const_cast<std::byte*>(small_.data()) + at, large.position - at};
+      give(small_.data() + at, large.position - at);
       at = large.position;
     }
-    pieces[count++] = {const_cast<std::byte*>(large.data), large.bytes};
+    if (most == 0) return count;
+    give(large.data, large.bytes);
     if (count + 1 >= limit && i + 1 < large_.size()) return count;
   }
-  if (at < small_.size() && count < limit) {
-    pieces[count++] = {const_cast<std::byte*>(small_.data()) + at, small_.size() - at};
-  }
+  if (at < small_.size() && count < limit && most > 0) give(small_.data() + at, small_.size() - at);
   return count;
 }
 
 void Outbox::consume(size_t n) {
+  done_ += n;
+  while (next_cut_ < cuts_.size() && cuts_[next_cut_] <= done_) ++next_cut_;
   while (n > 0) {
     const bool large_next = next_large_ < large_.size() && large_[next_large_].position == written_;
     if (large_next) {
@@ -104,7 +195,8 @@ void Outbox::clear() {
     small_.clear();
   }
   large_.clear();
-  written_ = next_large_ = large_bytes_ = 0;
+  cuts_.clear();
+  written_ = next_large_ = large_bytes_ = next_cut_ = done_ = 0;
 }
 
 }  // namespace weft::wire

@@ -15,23 +15,33 @@
 
 namespace weft::wire {
 
+/// How a frame of more than kPieceBytes is written.
+enum class LargeFrames { kWhole, kInPieces };
+
 class Outbox {
  public:
   /// Adds a frame of `prelude`, the encoder's payload and its tensors. `header`'s sizes are filled
   /// in.
-  void add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value);
+  void add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value,
+           LargeFrames large = LargeFrames::kWhole);
   void add(FrameHeader header, std::span<const std::byte> body = {});
 
   bool empty() const { return bytes() == 0; }
   size_t bytes() const { return small_.size() - written_ + large_bytes_; }
 
-  /// Up to `limit` pieces to write next; returns how many.
-  int gather(iovec* pieces, int limit) const;
+  /// How far gather() may go.
+  enum class Extent { kAll, kToNextCut };
+  /// Up to `limit` parts to write next; returns how many.
+  int gather(iovec* parts, int limit, Extent extent = Extent::kAll) const;
   /// The first `n` bytes of what gather() gave were written.
   void consume(size_t n);
   void clear();
 
+  /// Whether frames of another outbox may be written now: between two frames, or two pieces of one.
+  bool at_cut() const { return next_cut_ == 0 ? done_ == 0 : cuts_[next_cut_ - 1] == done_; }
+
  private:
+  class PieceWriter;
   struct Large {
     size_t position;  // in small_: goes out before the byte there
     const std::byte* data;
@@ -39,6 +49,11 @@ class Outbox {
     at::Tensor keep;
   };
   std::byte* extend(size_t n);
+  void refer_to(const std::byte* data, size_t bytes, const at::Tensor& keep);
+  void add_whole(const FrameHeader& header, std::span<const std::byte> prelude,
+                 const Encoder& value);
+  void add_in_pieces(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value);
+  void mark_cut() { cuts_.push_back(done_ + bytes()); }
 
   // Invariant: [written_, small_.size()) and large_[next_large_..] are what is left to write.
   std::vector<std::byte> small_;
@@ -46,6 +61,12 @@ class Outbox {
   std::vector<Large> large_;
   size_t next_large_ = 0;
   size_t large_bytes_ = 0;
+
+  // Where frames and pieces end, in bytes since the outbox was last empty; cuts_[next_cut_..] lie
+  // ahead of the `done_` bytes that were written.
+  std::vector<size_t> cuts_;
+  size_t next_cut_ = 0;
+  size_t done_ = 0;
 };
 
 }  // namespace weft::wire

@@ -117,7 +117,7 @@ void feed(std::span<const std::byte> stream, PieceSizes sizes, bool hello_first,
       decoder.expect_any();
       walk(frame, outcome);
     }
-    require(decoder.buffer_bytes() <= std::max<size_t>(64 * 1024, 2 * fed));
+    require(decoder.buffer_bytes() <= 128 * 1024 + 4 * fed);
     require(outcome.tensor_bytes <= fed);
   }
 }

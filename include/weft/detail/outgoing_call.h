@@ -23,6 +23,12 @@ namespace weft::detail {
 
 struct FunctionEntry;
 
+/// Where a frame ends in the bytes of its lane of a connection.
+struct FramePosition {
+  bool urgent = false;  // which of the two lanes
+  uint64_t byte = 0;
+};
+
 /// The untyped half. Its life is that of the future it settles.
 class OutgoingCall {
  public:
@@ -57,7 +63,7 @@ class OutgoingCall {
   Ref<rpc::Companion> companion_;  // until there is an outcome
   const FunctionEntry* function_ = nullptr;
   uint64_t id_ = 0;
-  uint64_t sent_at_byte_ = 0;  // where the frame ends in the link's stream
+  FramePosition ends_at_;
   size_t bytes_ = 0;
   uint32_t depth_ = 0;
   // While the thread that makes the call could still send it on another connection.

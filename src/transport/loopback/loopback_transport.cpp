@@ -28,6 +28,7 @@ namespace {
 size_t frame_bytes(const std::vector<std::byte>& bytes) {
   wire::FrameHeader header;
   std::memcpy(&header, bytes.data(), sizeof header);
+  if (header.flags & wire::kInPieces) return wire::kHeaderBytes;  // its content comes in others
   return wire::kHeaderBytes + header.body_bytes + header.bulk_bytes;
 }
 

@@ -76,16 +76,46 @@ TEST_F(LinkTest, RemembersThatFramesWereLeftUntilTheyAreFlushed) {
 }
 
 TEST_F(LinkTest, TellsWhereAFrameEndsInTheStream) {
-  const uint64_t first = here_->queue(ping(1));
-  const uint64_t second = here_->queue({FrameKind::kGoodbye}, std::as_bytes(std::span("why", 3)));
+  const Link::Position first = here_->queue(ping(1));
+  const Link::Position second =
+      here_->queue({FrameKind::kGoodbye}, std::as_bytes(std::span("why", 3)));
   EXPECT_EQ(here_->sent_bytes(), 0u);
+  EXPECT_FALSE(here_->may_have_sent(first));
 
   here_->flush();
 
-  EXPECT_EQ(first, 24u);
-  EXPECT_EQ(second, 24u + 24u + 3u);
-  EXPECT_EQ(here_->sent_bytes(), second);
-  EXPECT_GE(here_->offered_bytes(), second);
+  EXPECT_EQ(first.byte, 24u);
+  EXPECT_EQ(second.byte, 24u + 24u + 3u);
+  EXPECT_EQ(here_->sent_bytes(), second.byte);
+  EXPECT_TRUE(here_->has_sent(second));
+  EXPECT_TRUE(here_->may_have_sent(second));
+}
+
+// The system takes some of a large frame; what is urgent goes behind the piece it is in.
+TEST_F(LinkTest, UrgentFramesOvertakeALargeOne) {
+  EXPECT_EQ(here_->lane_for_urgent(), Link::Lane::kNormal);
+  Encoder value;
+  value.tensor(at::arange(1 << 20));
+  const Link::Position bulk = here_->queue({FrameKind::kReply, 0, 0, 0, 9}, {}, value);
+  const Link::Position small = here_->queue(ping(10));
+  EXPECT_EQ(here_->flush(), State::kBlocked);
+  ASSERT_EQ(here_->lane_for_urgent(), Link::Lane::kUrgent);
+
+  const Link::Position urgent = here_->queue(ping(11), Link::Lane::kUrgent);
+  EXPECT_FALSE(here_->may_have_sent(urgent));
+  std::vector<uint64_t> ids;
+  bool bulk_sent_first = false;
+  while (ids.size() < 3) {
+    ASSERT_NE(there_->receive(), State::kBroken);
+    while (there_->next_frame()) ids.push_back(there_->frame().header.id);
+    if (!here_->has_sent(urgent) && here_->has_sent(bulk)) bulk_sent_first = true;
+    here_->flush();
+  }
+
+  EXPECT_EQ(ids, (std::vector<uint64_t>{11, 9, 10}));
+  EXPECT_FALSE(bulk_sent_first);
+  EXPECT_TRUE(here_->has_sent(small));
+  EXPECT_EQ(here_->unsent_bytes(), 0u);
 }
 
 TEST_F(LinkTest, FramesWaitBehindTheFirstUntilItIsOpen) {

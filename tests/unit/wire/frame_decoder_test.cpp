@@ -189,7 +189,7 @@ TEST(FrameDecoder, AClaimedBodyAllocatesNothing) {
 
 TEST(FrameDecoder, RefusesHeadersThatNoWorkerSends) {
   EXPECT_THAT(refusal(Bytes(24)), HasSubstr("0x00"));
-  EXPECT_THAT(refusal(header_alone({static_cast<FrameKind>(8)})), HasSubstr("0x08"));
+  EXPECT_THAT(refusal(header_alone({static_cast<FrameKind>(9)})), HasSubstr("0x09"));
   EXPECT_THAT(refusal(header_alone({FrameKind::kPing, 1})), HasSubstr("flags"));
   EXPECT_THAT(refusal(header_alone({FrameKind::kCall, kFailed})), HasSubstr("flags"));
   EXPECT_THAT(refusal(header_alone({FrameKind::kHello, 0, 0, 0, 1})), HasSubstr("magic"));
@@ -201,6 +201,98 @@ TEST(FrameDecoder, RefusesHeadersThatNoWorkerSends) {
   EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 12'289})), HasSubstr("12289"));
   EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 0, 0, 0, (uint64_t{1} << 40) + 1})),
               HasSubstr("bytes"));
+}
+
+// --- pieces ------------------------------------------------------------------------------------
+
+// A call with a body and tensors of all sizes, more than three pieces in all, and pings between.
+Bytes large_call_with_pings(size_t body_bytes) {
+  Encoder value;
+  for (const int64_t elements : {3, 100'000, 0, 700, 30'000}) value.tensor(at::arange(elements));
+  value.write(std::string(body_bytes, 'x').data(), body_bytes);
+  Outbox large;
+  const std::string prelude = "prelude";
+  large.add({FrameKind::kCall, kNoted, 0, 0, 77}, std::as_bytes(std::span(prelude)), value,
+            LargeFrames::kInPieces);
+  Bytes all;
+  iovec parts[64];
+  for (uint64_t id = 0; !large.empty(); ++id) {
+    EXPECT_TRUE(large.at_cut());
+    const Bytes ping = Stream().frame({FrameKind::kPing, 0, 0, 0, id}).bytes();
+    all.insert(all.end(), ping.begin(), ping.end());
+    do {
+      const int count = large.gather(parts, 64, Outbox::Extent::kToNextCut);
+      for (int i = 0; i < count; ++i) {
+        const auto* data = static_cast<const std::byte*>(parts[i].iov_base);
+        all.insert(all.end(), data, data + parts[i].iov_len);
+        large.consume(parts[i].iov_len);
+      }
+    } while (!large.at_cut());
+  }
+  return all;
+}
+
+TEST(FrameDecoder, SmallFramesComeBetweenThePiecesOfALargeOne) {
+  for (const size_t body_bytes : {size_t{5}, size_t{600'000}}) {
+    const Bytes bytes = large_call_with_pings(body_bytes);
+    for (const size_t piece : {size_t{1}, size_t{24}, size_t{1000}, size_t{70'000}, SIZE_MAX}) {
+      if (piece == 1 && body_bytes > 5) continue;
+
+      const auto frames = feed(bytes, piece);
+
+      ASSERT_GE(frames.size(), 5u) << piece;
+      for (size_t i = 0; i + 1 < frames.size(); ++i) {
+        EXPECT_EQ(frames[i].header.kind, FrameKind::kPing);
+        EXPECT_EQ(frames[i].header.id, i);
+      }
+      const Received& call = frames.back();
+      EXPECT_EQ(call.header.id, 77u);
+      EXPECT_EQ(call.header.flags, kNoted);
+      EXPECT_EQ(call.body, "prelude" + std::string(body_bytes, 'x'));
+      ASSERT_EQ(call.tensors.size(), 5u);
+      EXPECT_TRUE(at::equal(call.tensors[1], at::arange(100'000)));
+      EXPECT_TRUE(at::equal(call.tensors[4], at::arange(30'000)));
+    }
+  }
+}
+
+TEST(FrameDecoder, WithinALargeFrameItIsNotBetweenFrames) {
+  const Bytes bytes = header_alone({FrameKind::kCall, kInPieces, 0, 1000, 1});
+  FrameDecoder decoder(pool());
+
+  feed(decoder, bytes, SIZE_MAX);
+
+  EXPECT_FALSE(decoder.at_frame_boundary());
+}
+
+TEST(FrameDecoder, AnnouncedPiecesAllocateLittle) {
+  Bytes bytes = header_alone({FrameKind::kCall, kInPieces, 0, 256u << 20, 1, 0});
+  const Bytes piece = header_alone({FrameKind::kPiece, 0, 0, 1u << 20, 1, 0});
+  bytes.insert(bytes.end(), piece.begin(), piece.end());
+  FrameDecoder decoder(pool());
+
+  feed(decoder, bytes, SIZE_MAX);
+  decoder.prepare();
+
+  EXPECT_LE(decoder.buffer_bytes(), size_t{128} << 10);
+}
+
+TEST(FrameDecoder, RefusesPiecesThatDoNotBelong) {
+  const auto both = [](const FrameHeader& first, const FrameHeader& second) {
+    Bytes bytes = header_alone(first);
+    const Bytes more = header_alone(second);
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    return refusal(bytes);
+  };
+  const FrameHeader call{FrameKind::kCall, kInPieces, 0, 1000, 1};
+  EXPECT_THAT(refusal(header_alone({FrameKind::kPiece, 0, 0, 10, 1})), HasSubstr("has not begun"));
+  EXPECT_THAT(both(call, {FrameKind::kPiece, 0, 0, 10, 2}), HasSubstr("has not begun"));
+  EXPECT_THAT(both(call, {FrameKind::kPiece, 0, 0, 1001, 1}), HasSubstr("1000 are left"));
+  EXPECT_THAT(both(call, {FrameKind::kPiece, 0, 0, 0, 1}), HasSubstr("a piece of 0 bytes"));
+  EXPECT_THAT(both(call, call), HasSubstr("within another"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kCall, kInPieces, 0, 0, 1})), HasSubstr("without"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kPing, kInPieces})), HasSubstr("flags"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kPiece, 0, 0, (1u << 20) + 1})), HasSubstr("body"));
 }
 
 TEST(FrameDecoder, RefusesBytesOfTensorsThatItsTableDoesNotHave) {
