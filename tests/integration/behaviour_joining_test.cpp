@@ -1,4 +1,4 @@
-// Behaviours 8 to 11 and 20 of the forty: joining a group, and what lives beside it in a process.
+// What users rely on when a group is joined, and what lives beside it in a process.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-// Behaviours 1, 12, 15, 16 and 17 of the forty between real processes, through the free functions.
+// What users rely on of calls between real processes, through the free functions.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <signal.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Behaviours 4 to 7 of the forty, between real processes: ending a group.
+// What users rely on at the end of a group, between real processes.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <signal.h>
 #include <unistd.h>

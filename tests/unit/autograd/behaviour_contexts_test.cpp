@@ -1,4 +1,4 @@
-// Behaviours 34 and 35 of the forty: what an autograd context records, and where it exists.
+// What an autograd context records, and where it exists.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <set>
 

@@ -1,4 +1,4 @@
-// Behaviour 36 of the forty, and what goes beyond it: the gradients of a local run.
+// The gradients of a backward pass are those of a local run.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <mutex>

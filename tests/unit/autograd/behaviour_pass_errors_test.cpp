@@ -1,4 +1,4 @@
-// Behaviour 37 of the forty: what goes wrong in a backward pass, and what it leaves behind.
+// What goes wrong in a backward pass, and what it leaves behind.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <optional>
 

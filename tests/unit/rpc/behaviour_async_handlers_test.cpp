@@ -1,4 +1,4 @@
-// Behaviour 19 of the forty: functions that return a future answer when it has its outcome.
+// Functions that return a future answer when it has its outcome.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <mutex>

@@ -1,4 +1,4 @@
-// Behaviours 1, 2, 3, 8, 12 and 16 of the forty: making calls, and what comes back.
+// Making calls, and what comes back.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <stdexcept>
 #include <thread>

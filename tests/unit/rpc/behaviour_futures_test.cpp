@@ -1,4 +1,4 @@
-// Behaviour 18 of the forty: futures and promises.
+// What users rely on of futures and promises.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <memory>

@@ -1,4 +1,4 @@
-// Behaviour 32 of the forty: barriers and all_gather, of all workers and of some.
+// Barriers and all_gather, of all workers and of some.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <functional>

@@ -1,4 +1,4 @@
-// Behaviours 4 to 7 of the forty, as far as one process shows them: ending a group.
+// What users rely on at the end of a group, as far as one process shows it.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <array>
 #include <atomic>

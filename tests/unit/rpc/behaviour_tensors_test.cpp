@@ -1,4 +1,4 @@
-// Behaviour 30 of the forty: tensors keep values, shape and strides; and whose memory they are.
+// Tensors keep values, shape and strides; and whose memory they are.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Behaviours 13 and 14 of the forty: deadlines, giving up, and what is left afterwards.
+// Deadlines, giving up, and what is left afterwards.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <mutex>

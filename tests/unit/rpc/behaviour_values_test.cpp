@@ -1,4 +1,4 @@
-// Behaviour 30 of the forty, for values other than tensors: what is sent is what arrives.
+// Values other than tensors: what is sent is what arrives.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// Behaviours 21 to 29 and 31 of the forty: remote references, over the loopback transport.
+// What users rely on of remote references, over the loopback transport.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <functional>
