@@ -24,6 +24,7 @@
 #include "autograd/leaves.h"
 #include "autograd/pass_part.h"
 #include "autograd/tape.h"
+#include "rendezvous/limits.h"
 #include "rpc/agent_core.h"
 #include "rpc/companion.h"
 #include "weft/error.h"
@@ -32,15 +33,19 @@
 namespace weft::autograd {
 
 class ContextState final : public rpc::Companion {
+  static constexpr int kNumberBits = 48;
+  // An id is never negative, so the creator's rank has the 15 bits between number and sign.
+  static_assert(rendezvous::kMostMembers <= 1 << (63 - kNumberBits));
+
  public:
   ContextState(rpc::AgentCore& agent, int64_t id);
 
   int64_t id() const { return id_; }
   /// Of the worker that made it, and leads its passes.
   int creator() const { return creator_of(id_); }
-  static int creator_of(int64_t id) { return static_cast<int>(id >> 48); }
+  static int creator_of(int64_t id) { return static_cast<int>(id >> kNumberBits); }
   static int64_t make_id(int creator, uint64_t number) {
-    return (static_cast<int64_t>(creator) << 48) | static_cast<int64_t>(number);
+    return (static_cast<int64_t>(creator) << kNumberBits) | static_cast<int64_t>(number);
   }
   bool is_of(const rpc::AgentCore& agent) const { return &agent == agent_address_; }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "rendezvous/limits.h"
 #include "rpc/companion.h"
 #include "weft/codec.h"
 
@@ -25,6 +26,7 @@ struct ReplyNote {
   std::vector<uint16_t> participants;  // whom the function reached, at once or through others
   bool more = false;                   // there were others
 };
+static_assert(rendezvous::kMostMembers <= UINT16_MAX, "a participant's rank must fit");
 
 template <typename T>
 rpc::Note encode_note(const T& note) {

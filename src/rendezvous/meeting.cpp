@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rendezvous/meeting.h"
 
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "rendezvous/limits.h"
 #include "rendezvous/store.h"
 #include "weft/codec.h"
 
@@ -30,10 +33,12 @@ int integer_from_environment(const char* variable) {
         fmt::format("neither the options nor the environment variable {} say it", variable));
   }
   char* end = nullptr;
+  errno = 0;
   const long value = std::strtol(text, &end, 10);
-  if (*end != '\0' || value < 0 || value > 1'000'000) {
+  if (*end != '\0' || errno != 0 || value < 0 || value > INT_MAX) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the environment variable {} is no number: \"{}\"", variable, text));
+                fmt::format("the environment variable {} is no number from 0 to {}: \"{}\"",
+                            variable, INT_MAX, text));
   }
   return static_cast<int>(value);
 }
@@ -76,6 +81,11 @@ Invitation read_invitation(const std::string& method, int rank, int world_size,
   invitation.rank = rank >= 0 ? rank : integer_from_environment("RANK");
   invitation.world_size = world_size > 0 ? world_size : integer_from_environment("WORLD_SIZE");
   invitation.timeout = timeout;
+  if (invitation.world_size > kMostMembers) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a group has at most {} members; the world size is {}", kMostMembers,
+                            invitation.world_size));
+  }
   if (invitation.world_size < 1 || invitation.rank >= invitation.world_size) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("rank {} in a group of {}", invitation.rank, invitation.world_size));

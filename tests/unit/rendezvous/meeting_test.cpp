@@ -102,6 +102,14 @@ TEST(Invitation, NamesTheVariableThatIsMissingOrWrong) {
   EXPECT_THAT(refusal("env://", 2, 2), HasSubstr("rank 2 in a group of 2"));
 }
 
+TEST(Invitation, AGroupLargerThanRanksHaveBitsIsRefused) {
+  const Variable size("WORLD_SIZE", "32768");
+
+  EXPECT_EQ(read_invitation("env://", 0, 32'767, 1s).world_size, 32'767);
+  EXPECT_THAT(refusal("env://", 0, 32'768), HasSubstr("at most 32767 members"));
+  EXPECT_THAT(refusal("env://", 0, -1), HasSubstr("the world size is 32768"));
+}
+
 TEST(Meeting, EverybodyLearnsOfEverybody) {
   const auto outcomes = meet_all(fresh_file("all"), {"a", "b", "c"});
 
