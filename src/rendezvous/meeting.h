@@ -3,24 +3,10 @@
 
 #pragma once
 
-#include <chrono>
-#include <string>
-
 #include "rendezvous/group.h"
+#include "rendezvous/invitation.h"
 
 namespace weft::rendezvous {
-
-struct Invitation {
-  std::string method;  // as Options::init_method; never empty
-  int rank = 0;
-  int world_size = 1;
-  std::chrono::milliseconds timeout{60'000};
-};
-
-/// Fills in what is not given from the environment: RANK, WORLD_SIZE, WEFT_RENDEZVOUS.
-/// Throws kInvalidArgument for what is missing or wrong, naming the variable.
-Invitation read_invitation(const std::string& method, int rank, int world_size,
-                           std::chrono::milliseconds timeout);
 
 /// Tells the others about `self` and waits for all of them. Throws kUnavailable naming the ranks
 /// that did not come, kInvalidArgument for names that are not unique.
