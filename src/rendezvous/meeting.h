@@ -1,4 +1,4 @@
-// Where the members of a group find each other: env://, tcp://host:port, file:///path.
+// How the members of a group find each other at a store.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -9,7 +9,8 @@
 namespace weft::rendezvous {
 
 /// Tells the others about `self` and waits for all of them. Throws kUnavailable naming the ranks
-/// that did not come, kInvalidArgument for names that are not unique.
+/// that did not come by the invitation's timeout, which counts for everything together;
+/// kInvalidArgument for names that are not unique and for world sizes that differ.
 Group meet(const Invitation& invitation, const Member& self);
 
 }  // namespace weft::rendezvous

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
+
+#include "rendezvous/store.h"
 
 namespace weft::rendezvous {
 
-/// The bytes are the fields in this order, as docs/wire_protocol.md encodes values.
+/// docs/rendezvous.md lists the bytes: the fields in this order, as docs/wire_protocol.md encodes
+/// values.
 struct MemberRecord {
   std::string name;
   std::string address;
@@ -18,8 +20,12 @@ struct MemberRecord {
   int32_t world_size = 0;
 };
 
-std::vector<uint8_t> encode_record(const MemberRecord& record);
+Bytes encode_record(const MemberRecord& record);
 /// Throws kInvalidArgument for bytes that are none; `rank` is whose they were to be.
-MemberRecord decode_record(const std::vector<uint8_t>& bytes, int rank);
+MemberRecord decode_record(const Bytes& bytes, int rank);
+
+/// Throws kInvalidArgument if members with these records, at these ranks, cannot be in one group.
+void check_compatible(const MemberRecord& mine, int my_rank, const MemberRecord& other,
+                      int other_rank);
 
 }  // namespace weft::rendezvous

@@ -1,25 +1,34 @@
-// c10d's key-value stores, which is where groups meet.
+// A place for small values under names, where the members of a group find each other.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include "rendezvous/meeting.h"
+#include "base/clock.h"
 
 namespace weft::rendezvous {
 
-/// The store of this invitation and how often this process has used it before. One store serves
-/// every group that the same rank of the same process joins there, one after the other, so that the
-/// rank that hosts it need not close and open its port between two groups.
-struct OpenStore {
-  c10::intrusive_ptr<c10d::Store> store;
-  int earlier_uses = 0;
-};
+using Bytes = std::vector<uint8_t>;
 
-/// Throws kInvalidArgument for an unknown method, kUnavailable when the store cannot be reached.
-OpenStore open_store(const Invitation& invitation);
-/// The group did not form: the next attempt meets where this one did.
-void forget_use(const Invitation& invitation);
+/// Keys are at most 256 bytes, values 1 to 65,536 bytes. All operations end by their deadline or
+/// shortly after it; they throw kUnavailable if the place could not be used until then, and at once
+/// if waiting does not help.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  /// Replaces the value that the key has, if any.
+  virtual void set(const std::string& key, const Bytes& value, base::Time deadline) = 0;
+  /// The value as of now; does not wait for another member to set it.
+  virtual std::optional<Bytes> find(const std::string& key, base::Time deadline) = 0;
+  virtual void remove(const std::string& key, base::Time deadline) = 0;
+
+  /// False after a failure that a store opened anew may not have.
+  virtual bool usable() const { return true; }
+};
 
 }  // namespace weft::rendezvous

@@ -4,12 +4,13 @@
 
     tests/fuzz/make_corpus.py
 
-Written by hand from docs/wire_protocol.md rather than with Weft's own encoder, so that seeds of an
+Written by hand from docs/wire_protocol.md and docs/rendezvous.md rather than with Weft's own encoder, so that seeds of an
 older format stay what they were: to the decoders they are one more kind of wrong input.
 """
 
 import pathlib
 import struct
+import zlib
 
 HELLO, CALL, REPLY, CANCEL, PING, PONG, GOODBYE = range(1, 8)
 NAMED, FAILED = 1, 2
@@ -299,6 +300,38 @@ def tensor_seeds():
     return seeds
 
 
+def rendezvous_record(key, value, sizes=None):
+    data = struct.pack("<II", *(sizes or (len(key), len(value)))) + key + value
+    return data + struct.pack("<I", zlib.crc32(data))
+
+
+def file_seeds():
+    header = b"WEFTMEET" + struct.pack("<I", 1)
+    member = (text(b"worker1") + text(b"127.0.0.1:4711") + struct.pack("<QQi", 7, 8, 2))
+    usual = rendezvous_record(b"weft/0/1", member)
+    confirmed = rendezvous_record(b"weft/0/1/confirmed", struct.pack("<Q", 15))
+    return {
+        "header": header,
+        "half_header": header[:5],
+        "usual": header + usual + confirmed,
+        "removed": header + usual + rendezvous_record(b"weft/0/1", b""),
+        "twice": header + usual + usual,
+        "cut_in_sizes": header + usual[:6],
+        "cut_in_value": header + usual[:30],
+        "cut_in_checksum": header + usual[:-1],
+        "wrong_checksum": header + usual[:-1] + b"x",
+        "no_key": header + rendezvous_record(b"", b"x"),
+        "longest_key": header + rendezvous_record(b"k" * 256, b"x"),
+        "key_too_long": header + rendezvous_record(b"k" * 257, b"x"),
+        "value_claims_much": header + rendezvous_record(b"weft/0/0", b"x", (8, 1 << 31)),
+        "other_version": b"WEFTMEET" + struct.pack("<I", 2) + usual,
+        "other_kind": b"name,address\nworker1,127.0.0.1\n",
+        "member_alone": member,
+        "empty": b"",
+    }
+
+
+write("file_records", file_seeds())
 write("hello", hello_seeds())
 write("frame_decoder", frame_seeds())
 write("value_decoder", value_seeds())

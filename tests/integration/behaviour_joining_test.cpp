@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <thread>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <weft/rpc.h>
 
+#include "base/temporary_directory.h"
 #include "support/scenario.h"
 
 namespace weft::behaviour_joining {
@@ -176,6 +180,87 @@ TEST(Behaviour09_InitTwice, ByEnvironmentTcpAndFile) {
                    {"BEHAVIOUR_FILE", "file://" + directory}});
   EXPECT_TRUE(workers.all_succeed());
   unlink(directory.c_str());
+}
+
+SCENARIO(behaviour_joins) {
+  init_rpc(name_of(rank));
+  REQUIRE_THAT(calls_work(rank, world_size));
+  shutdown();
+  return 0;
+}
+
+SCENARIO(behaviour_second_of_two_joins_alone) {
+  Options options;
+  options.rank = 1;
+  options.world_size = 2;
+  options.init_timeout = 300ms;
+  REQUIRE_THAT(fails_with(ErrorCode::kUnavailable, "missing ranks: 0",
+                          [&] { init_rpc(name_of(1), options); }));
+  return 0;
+}
+
+SCENARIO(behaviour_second_of_three_joins_alone) {
+  Options options;
+  options.rank = 1;
+  options.world_size = 3;
+  init_rpc(name_of(1), options);
+  return 0;
+}
+
+SCENARIO(behaviour_second_joins_when_released) {
+  if (rank == 1) test::wait_for_test();
+  return behaviour_joins(rank, world_size);
+}
+
+class LeftoverFile {
+ public:
+  const std::string& path() const { return path_; }
+  Workers::Environment environment() const { return {{"WEFT_RENDEZVOUS", "file://" + path_}}; }
+  bool has_a_record() const {
+    struct stat found = {};
+    return stat(path_.c_str(), &found) == 0 && found.st_size > 50;
+  }
+  bool was_written_since(const timespec& time) const {
+    struct stat found = {};
+    return stat(path_.c_str(), &found) == 0 &&
+           std::tie(found.st_mtim.tv_sec, found.st_mtim.tv_nsec) >
+               std::tie(time.tv_sec, time.tv_nsec);
+  }
+  timespec last_written() const {
+    struct stat found = {};
+    stat(path_.c_str(), &found);
+    return found.st_mtim;
+  }
+
+ private:
+  base::TemporaryDirectory directory_{"weft-test"};
+  std::string path_ = directory_.path() + "/store";
+};
+
+TEST(Behaviour09_InitTwice, MembersOfAnEarlierRunAreNotMetAgain) {
+  const LeftoverFile file;
+  Workers earlier("behaviour_joins", 2, file.environment());
+  ASSERT_TRUE(earlier.all_succeed());
+  ASSERT_TRUE(file.has_a_record());
+
+  Workers later("behaviour_second_of_two_joins_alone", 1, file.environment());
+
+  EXPECT_TRUE(later.all_succeed());
+}
+
+TEST(Behaviour09_InitTwice, ARunThatWasKilledWhileItJoinedDoesNotHinderTheNext) {
+  const LeftoverFile file;
+  Workers killed("behaviour_second_of_three_joins_alone", 1, file.environment());
+  ASSERT_TRUE(eventually([&] { return file.has_a_record(); }));
+  killed.signal(0, SIGKILL);
+  ASSERT_EQ(killed.wait(0), 128 + SIGKILL);
+  const timespec left = file.last_written();
+
+  Workers next("behaviour_second_joins_when_released", 2, file.environment());
+  ASSERT_TRUE(eventually([&] { return file.was_written_since(left) && file.has_a_record(); }));
+  next.release(1);
+
+  EXPECT_TRUE(next.all_succeed());
 }
 
 // --- 10 ----------------------------------------------------------------------------------------

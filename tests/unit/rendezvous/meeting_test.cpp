@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rendezvous/meeting.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
+#include <fstream>
+#include <future>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/temporary_directory.h"
 #include "weft/error.h"
 
 namespace weft::rendezvous {
@@ -32,12 +38,15 @@ class Variable {
   std::string old_;
 };
 
-std::string fresh_file(const char* name) {
-  const auto path = std::filesystem::temp_directory_path() /
-                    ("weft_" + std::string(name) + "_" + std::to_string(getpid()));
-  std::filesystem::remove(path);
-  return "file://" + path.string();
-}
+// A folder for the files of one test.
+class Folder {
+ public:
+  std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
+  std::string file(const std::string& name) const { return "file://" + path(name); }
+
+ private:
+  base::TemporaryDirectory directory_{"weft-test"};
+};
 
 Member member(const std::string& name) { return {{name, -1}, "address of " + name, 7}; }
 
@@ -111,7 +120,9 @@ TEST(Invitation, AGroupLargerThanRanksHaveBitsIsRefused) {
 }
 
 TEST(Meeting, EverybodyLearnsOfEverybody) {
-  const auto outcomes = meet_all(fresh_file("all"), {"a", "b", "c"});
+  const Folder folder;
+
+  const auto outcomes = meet_all(folder.file("store"), {"a", "b", "c"});
 
   for (size_t i = 0; i < outcomes.size(); ++i) {
     const Group& group = outcomes[i].group;
@@ -125,7 +136,8 @@ TEST(Meeting, EverybodyLearnsOfEverybody) {
 }
 
 TEST(Meeting, ASecondGroupMayMeetAtTheSamePlace) {
-  const std::string method = fresh_file("twice");
+  const Folder folder;
+  const std::string method = folder.file("store");
 
   const auto first = meet_all(method, {"a", "b"});
   const auto second = meet_all(method, {"c", "d"});
@@ -136,7 +148,9 @@ TEST(Meeting, ASecondGroupMayMeetAtTheSamePlace) {
 }
 
 TEST(Meeting, OneNameTwiceIsRefusedByAll) {
-  const auto outcomes = meet_all(fresh_file("names"), {"same", "other", "same"});
+  const Folder folder;
+
+  const auto outcomes = meet_all(folder.file("store"), {"same", "other", "same"});
 
   for (const Outcome& outcome : outcomes) {
     EXPECT_THAT(outcome.error, HasSubstr("kInvalidArgument"));
@@ -144,19 +158,149 @@ TEST(Meeting, OneNameTwiceIsRefusedByAll) {
   }
 }
 
-TEST(Meeting, NamesTheRanksThatDidNotCome) {
+struct Failure {
+  ErrorCode code = {};
+  std::string text;
+  std::chrono::steady_clock::duration after = {};
+};
+
+Failure failure_of(const Invitation& invitation) {
+  const auto start = std::chrono::steady_clock::now();
   try {
-    meet({fresh_file("missing"), 1, 3, 300ms}, member("b"));
-    FAIL();
+    meet(invitation, member("somebody"));
+    ADD_FAILURE() << "the group formed at " << invitation.method;
+    return {};
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    EXPECT_THAT(error.message(), HasSubstr("missing ranks: 0, 2"));
+    return {error.code(), error.message(), std::chrono::steady_clock::now() - start};
   }
 }
 
+TEST(Meeting, NamesTheRanksThatDidNotCome) {
+  const Folder folder;
+
+  const Failure failure = failure_of({folder.file("store"), 1, 3, 100ms});
+
+  EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
+  EXPECT_EQ(failure.text, "the group of 3 at " + folder.file("store") +
+                              " did not form within 100 ms; missing ranks: 0, 2");
+}
+
+// The members come at intervals shorter than the limit, the last one long after it.
+TEST(Meeting, TheLimitCountsForAllMembersTogether) {
+  const Folder folder;
+  const std::string method = folder.file("store");
+  std::vector<std::future<Group>> others;
+  for (int rank = 0; rank < 3; ++rank) {
+    others.push_back(std::async(std::launch::async, [&, rank] {
+      std::this_thread::sleep_for((rank + 1) * 250ms);
+      return meet({method, rank, 4, 30s}, member("member" + std::to_string(rank)));
+    }));
+  }
+
+  const Failure failure = failure_of({method, 3, 4, 300ms});
+  const Group group = meet({method, 3, 4, 30s}, member("last"));
+
+  EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
+  EXPECT_THAT(failure.text, HasSubstr("2"));
+  for (auto& other : others) EXPECT_EQ(other.get().token, group.token);
+}
+
+TEST(Meeting, APathThatCannotBeAFileIsRefusedAtOnce) {
+  const Folder folder;
+  std::ofstream(folder.path("file")) << "";
+
+  for (const std::string& path : {folder.path(""), folder.path("missing/store"),
+                                  folder.path("file/store"), std::string("/dev/full")}) {
+    const Failure failure = failure_of({"file://" + path, 0, 2, 60s});
+
+    EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument) << failure.text;
+    EXPECT_THAT(failure.text, HasSubstr("rendezvous file " + path));
+    EXPECT_LT(failure.after, 10s);
+  }
+}
+
+// Looks at files as a user who is not root, on this thread alone.
+class AsNobody {
+ public:
+  AsNobody() : before_(syscall(SYS_setfsuid, 65534)) {}
+  ~AsNobody() { syscall(SYS_setfsuid, before_); }
+
+ private:
+  long before_;
+};
+
+TEST(Meeting, AFileThatMayNotBeReadIsRefusedAtOnce) {
+  const Folder folder;
+  std::ofstream(folder.path("store")) << "";
+  ASSERT_EQ(chmod(folder.path("").c_str(), 0755), 0);
+  ASSERT_EQ(chmod(folder.path("store").c_str(), 0), 0);
+
+  const AsNobody nobody;
+  const Failure failure = failure_of({folder.file("store"), 0, 2, 60s});
+
+  EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument) << failure.text;
+  EXPECT_THAT(failure.text, HasSubstr(folder.path("store")));
+  EXPECT_THAT(failure.text, HasSubstr("Permission denied"));
+  EXPECT_LT(failure.after, 10s);
+}
+
+// No file of this process may grow beyond a few bytes: a write fails as on a full disk.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : signal_before_(signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit full{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &full);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, signal_before_);
+  }
+
+ private:
+  sighandler_t signal_before_;
+  rlimit before_ = {};
+};
+
+TEST(Meeting, AFullDiskIsReportedAtOnce) {
+  const Folder folder;
+  Failure failure;
+
+  {
+    const FullDisk full(40);
+    failure = failure_of({folder.file("store"), 0, 2, 60s});
+  }
+
+  EXPECT_EQ(failure.code, ErrorCode::kUnavailable) << failure.text;
+  EXPECT_THAT(failure.text, HasSubstr("cannot write the rendezvous file " + folder.path("store")));
+  EXPECT_THAT(failure.text, HasSubstr("make room"));
+  EXPECT_LT(failure.after, 10s);
+  // The next member finds no half record.
+  EXPECT_EQ(meet({folder.file("store"), 0, 1, 60s}, member("a")).members.size(), 1u);
+}
+
+TEST(Meeting, AFileThatIsDamagedMeanwhileEndsItAtOnce) {
+  const Folder folder;
+  auto waiting = std::async(std::launch::async, [&] {
+    return failure_of({folder.file("store"), 0, 2, 60s});
+  });
+  struct stat found = {};
+  while (stat(folder.path("store").c_str(), &found) != 0 || found.st_size < 20) {
+    std::this_thread::yield();
+  }
+
+  std::ofstream(folder.path("store"), std::ios::app) << "half";
+
+  const Failure failure = waiting.get();
+  EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument) << failure.text;
+  EXPECT_THAT(failure.text, HasSubstr(folder.path("store")));
+  EXPECT_THAT(failure.text, HasSubstr("4 bytes of an unfinished record"));
+  EXPECT_LT(failure.after, 30s);
+}
+
 TEST(Meeting, AnUnknownMethodIsRefused) {
-  for (const char* method :
-       {"http://x", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:70000", "file://", ""}) {
+  for (const char* method : {"http://x", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:70000",
+                             "file://", "file://relative", ""}) {
     try {
       meet({method, 0, 1, 1s}, member("a"));
       ADD_FAILURE() << method;

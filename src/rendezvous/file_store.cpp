@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rendezvous/file_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/pause.h"
+
+namespace weft::rendezvous {
+
+namespace {
+
+// What is wrong with the path stays wrong; what is wrong with the disk may pass.
+ErrorCode code_of(int reason) {
+  switch (reason) {
+    case EACCES:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case ENODEV:
+    case ENOENT:
+    case ENOTDIR:
+    case ENXIO:
+    case EPERM:
+    case EROFS:
+    case ETXTBSY:
+      return ErrorCode::kInvalidArgument;
+    default:
+      return ErrorCode::kUnavailable;
+  }
+}
+
+const char* advice_for(int reason) {
+  switch (reason) {
+    case ENOENT:
+    case ENOTDIR:
+      return "its folder must exist";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "every member must be allowed to read and write it";
+    case EDQUOT:
+    case EFBIG:
+    case ENOSPC:
+      return "make room there or choose another path";
+    case EINVAL:
+    case ENOLCK:
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return "choose a folder whose file system has locks, or meet at tcp://host:port";
+    default:
+      return "choose another path";
+  }
+}
+
+}  // namespace
+
+// One lock, waited for until the deadline and held for a scope.
+class FileStore::Held {
+ public:
+  Held(FileStore& store, Lock lock, Mode mode, base::Time deadline) : store_(store), lock_(lock) {
+    Pause pause(deadline);
+    while (!store_.try_lock(lock_, mode)) {
+      if (pause.over()) {
+        store_.refuse(
+            ErrorCode::kUnavailable,
+            "stayed locked until the time was up: a member that holds its lock is stopped");
+      }
+      pause.wait();
+    }
+  }
+  ~Held() { store_.unlock(lock_); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  FileStore& store_;
+  const Lock lock_;
+};
+
+FileStore::FileStore(std::string path, base::Time deadline)
+    : path_(std::move(path)), file_(open_file()) {
+  become_present(deadline);
+  const Held held(*this, Lock::kRecords, Mode::kExclusive, deadline);
+  read_on();
+  if (!records_.has_header()) {
+    write_at_end(FileRecords::header().data(), FileRecords::header().size());
+  }
+}
+
+// Not blocking: a path that leads to a pipe or a device is to be refused, not waited for.
+transport::Descriptor FileStore::open_file() const {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  // For this user alone: the records contain what lets a stranger into the group.
+  transport::Descriptor file(::open(path_.c_str(), kFlags, 0600));
+  if (!file) fail("open", errno);
+  struct stat found = {};
+  if (::fstat(file.get(), &found) != 0) fail("open", errno);
+  if (!S_ISREG(found.st_mode)) {
+    refuse(ErrorCode::kInvalidArgument, "is no regular file; choose another path");
+  }
+  return file;
+}
+
+void FileStore::become_present(base::Time deadline) {
+  Pause pause(deadline);
+  for (;;) {
+    if (try_lock(Lock::kPresence, Mode::kExclusive)) {
+      drop_records_of_others();
+      if (try_lock(Lock::kPresence, Mode::kShared)) return;
+    } else if (try_lock(Lock::kPresence, Mode::kShared)) {
+      return;
+    }
+    // Another member is dropping records at this moment.
+    if (pause.over()) {
+      refuse(ErrorCode::kUnavailable, "stayed locked until the time was up; choose another path");
+    }
+    pause.wait();
+  }
+}
+
+// The header is read first: the path may name a file of the user's by mistake.
+void FileStore::drop_records_of_others() {
+  std::array<uint8_t, 16> first;
+  const ssize_t size = ::pread(file_.get(), first.data(), FileRecords::header().size(), 0);
+  if (size < 0) fail("read", errno);
+  try {
+    FileRecords().take(std::span(first).first(static_cast<size_t>(size)));
+  } catch (const Error& error) {
+    refuse(error.code(), error.message() + "; remove it or choose another path");
+  }
+  if (size > 0 && ::ftruncate(file_.get(), 0) != 0) fail("empty", errno);
+}
+
+void FileStore::set(const std::string& key, const Bytes& value, base::Time deadline) {
+  if (value.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a rendezvous record needs a value: \"{}\"", key));
+  }
+  append(key, value, deadline);
+}
+
+void FileStore::remove(const std::string& key, base::Time deadline) { append(key, {}, deadline); }
+
+void FileStore::append(const std::string& key, const Bytes& value, base::Time deadline) {
+  const Bytes record = FileRecords::encode(key, value);
+  const Held held(*this, Lock::kRecords, Mode::kExclusive, deadline);
+  read_on();
+  write_at_end(record.data(), record.size());
+}
+
+std::optional<Bytes> FileStore::find(const std::string& key, base::Time deadline) {
+  const Held held(*this, Lock::kRecords, Mode::kShared, deadline);
+  read_on();
+  return records_.find(key);
+}
+
+void FileStore::read_on() {
+  struct stat now = {};
+  if (::fstat(file_.get(), &now) != 0) fail("read", errno);
+  if (now.st_nlink == 0) {
+    refuse(ErrorCode::kUnavailable, "was removed while members met there; join again");
+  }
+  if (static_cast<size_t>(now.st_size) < position_) {
+    refuse(ErrorCode::kUnavailable, "was cut short while members met there; choose another path");
+  }
+  std::array<uint8_t, 16'384> piece;
+  for (;;) {
+    const ssize_t size =
+        ::pread(file_.get(), piece.data(), piece.size(), static_cast<off_t>(position_));
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) fail("read", errno);
+    if (size == 0) break;
+    try {
+      records_.take(std::span(piece).first(static_cast<size_t>(size)));
+    } catch (const Error& error) {
+      refuse(error.code(), error.message() + "; remove it or choose another path");
+    }
+    position_ += static_cast<size_t>(size);
+  }
+  // Whoever appends holds the lock until the record is whole.
+  if (records_.unfinished() > 0) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("is damaged: it ends with {} bytes of an unfinished record; remove it or "
+                       "choose another path",
+                       records_.unfinished()));
+  }
+}
+
+void FileStore::write_at_end(const void* bytes, size_t size) {
+  const auto* begin = static_cast<const uint8_t*>(bytes);
+  size_t written = 0;
+  while (written < size) {
+    const ssize_t now = ::pwrite(file_.get(), begin + written, size - written,
+                                 static_cast<off_t>(position_ + written));
+    if (now < 0 && errno == EINTR) continue;
+    if (now <= 0) {
+      const int reason = now < 0 ? errno : ENOSPC;
+      // The other members shall not find half a record.
+      if (::ftruncate(file_.get(), static_cast<off_t>(position_)) != 0) fail("write", errno);
+      fail("write", reason);
+    }
+    written += static_cast<size_t>(now);
+  }
+  records_.take({begin, size});
+  position_ += size;
+}
+
+// Locks of the open file, not of the process: several members may live in one process, and a close
+// elsewhere in the process does not release them.
+bool FileStore::try_lock(Lock lock, Mode mode) {
+  struct flock wanted = {};
+  wanted.l_type = mode == Mode::kExclusive ? F_WRLCK : F_RDLCK;
+  wanted.l_whence = SEEK_SET;
+  wanted.l_start = static_cast<off_t>(lock);
+  wanted.l_len = 1;
+  if (::fcntl(file_.get(), F_OFD_SETLK, &wanted) == 0) return true;
+  if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail("lock", errno);
+  return false;
+}
+
+void FileStore::unlock(Lock lock) noexcept {
+  struct flock wanted = {};
+  wanted.l_type = F_UNLCK;
+  wanted.l_whence = SEEK_SET;
+  wanted.l_start = static_cast<off_t>(lock);
+  wanted.l_len = 1;
+  ::fcntl(file_.get(), F_OFD_SETLK, &wanted);
+}
+
+void FileStore::fail(const char* doing, int reason) const {
+  throw Error(code_of(reason),
+              fmt::format("cannot {} the rendezvous file {}: {}; {}", doing, path_,
+                          std::generic_category().message(reason), advice_for(reason)));
+}
+
+void FileStore::refuse(ErrorCode code, const std::string& what) const {
+  throw Error(code, fmt::format("the rendezvous file {} {}", path_, what));
+}
+
+}  // namespace weft::rendezvous

@@ -1,0 +1,59 @@
+// A file in which the members of a group meet: file:///path.
+//
+// Members append records under a lock and read what others appended. Two byte-range locks of the
+// kernel, on the file itself, keep order: one is held for the moment of reading or appending, the
+// other for as long as a member is present. Both end with the process that holds them.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "rendezvous/file_records.h"
+#include "rendezvous/store.h"
+#include "transport/descriptor.h"
+#include "weft/error.h"
+
+namespace weft::rendezvous {
+
+class FileStore final : public Store {
+ public:
+  /// Creates the file if there is none, and is present there until destroyed. A member that finds
+  /// nobody else present drops the records: they are of members that are gone.
+  ///
+  /// Throws kInvalidArgument at once for a path that cannot be a rendezvous file (a folder, a
+  /// missing folder, no permission, a file of another kind), kUnavailable for a disk that is full.
+  FileStore(std::string path, base::Time deadline);
+
+  void set(const std::string& key, const Bytes& value, base::Time deadline) override;
+  std::optional<Bytes> find(const std::string& key, base::Time deadline) override;
+  void remove(const std::string& key, base::Time deadline) override;
+
+ private:
+  // The byte of the file that a lock covers.
+  enum class Lock { kRecords = 0, kPresence = 1 };
+  enum class Mode { kShared, kExclusive };
+  class Held;
+
+  transport::Descriptor open_file() const;
+  void become_present(base::Time deadline);
+  void drop_records_of_others();
+  void append(const std::string& key, const Bytes& value, base::Time deadline);
+
+  // Under the lock on the records:
+  void read_on();
+  void write_at_end(const void* bytes, size_t size);
+
+  bool try_lock(Lock lock, Mode mode);
+  void unlock(Lock lock) noexcept;
+  [[noreturn]] void fail(const char* doing, int reason) const;
+  [[noreturn]] void refuse(ErrorCode code, const std::string& what) const;
+
+  const std::string path_;
+  transport::Descriptor file_;
+  FileRecords records_;
+  size_t position_ = 0;  // bytes of the file that records_ has taken
+};
+
+}  // namespace weft::rendezvous

@@ -1,0 +1,73 @@
+// The protocol by which a group forms at a store: every member leaves a record, reads the records
+// of the others, and confirms that it has read them.
+//
+// A record alone proves nothing, for a member that was killed may have left it, in this run or in
+// an earlier one. A confirmation names the incarnations of all the members that its writer has read
+// of. When all members have confirmed the same incarnations, each was there after it had read of
+// all others, and a member that is gone has no part in the group. SPDX-License-Identifier:
+// BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "rendezvous/invitation.h"
+#include "rendezvous/member_record.h"
+#include "rendezvous/store.h"
+
+namespace weft::rendezvous {
+
+class GroupFormation {
+ public:
+  /// `meeting` tells this group from those that the same processes formed at this store before.
+  GroupFormation(Store& store, const Invitation& invitation, int meeting, MemberRecord mine,
+                 base::Time deadline);
+
+  /// The records of all members, by rank. Throws kUnavailable at the deadline, naming the missing
+  /// ranks, and at once if the store fails; kInvalidArgument for a member with which no group can
+  /// form.
+  std::vector<MemberRecord> wait_for_all();
+
+ private:
+  struct Slot {
+    std::optional<MemberRecord> record;
+    bool confirmed = false;
+  };
+  enum class Progress { kNone, kSome };
+
+  bool all_present() const { return present_ == invitation_.world_size; }
+  bool all_confirmed() const { return confirmed_ == invitation_.world_size; }
+  Slot& slot(int rank) { return slots_[static_cast<size_t>(rank)]; }
+
+  // False when the time is up.
+  bool form();
+  Progress look_round();
+  Progress look_for_confirmation(int rank);
+  Progress look_for_record(int rank);
+  void put(int rank, std::optional<MemberRecord> record);
+  void confirm();
+
+  // `cause` is empty when the time is up.
+  [[noreturn]] void give_up(const std::string& cause);
+  std::string who_is_missing(base::Time until);
+  bool has_other_owner(base::Time until);
+  void withdraw(base::Time until);
+
+  Store& store_;
+  const Invitation& invitation_;
+  const int meeting_;
+  const MemberRecord mine_;
+  const base::Time deadline_;
+
+  std::vector<Slot> slots_;  // by rank
+  int present_ = 0;          // slots with a record
+  int confirmed_ = 0;        // slots whose member has confirmed the records that are here
+  Bytes confirmation_;       // of the records that are here, once all are
+  int next_rank_ = 0;        // where the next round begins
+};
+
+}  // namespace weft::rendezvous
