@@ -79,6 +79,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
     }
     if (link_->within_frame()) return leave("frames before our hello");
     link_->decoder().expect_any();
+    link_->set_features(wire::kOfferedFeatures.common_with(hello.features));
     answer();
     host_.runtime_->io.unwatch(link_->descriptor());
     const WorkerInfo& caller = host_.runtime_->group.members[static_cast<size_t>(hello.from)].info;
@@ -97,10 +98,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
   std::string object_to(const wire::Hello& hello) const {
     const Group& group = host_.runtime_->group;
     const Member& self = host_.runtime_->self();
-    if (hello.version != wire::kProtocolVersion) {
-      return fmt::format("protocol version {}, this worker speaks {}", hello.version,
-                         wire::kProtocolVersion);
-    }
+    if (!wire::common_version(hello)) return wire::describe_versions(hello);
     if (hello.group != group.token) return "a hello of another group";
     if (hello.from < 0 || static_cast<size_t>(hello.from) >= group.members.size() ||
         group.members[static_cast<size_t>(hello.from)].info.name != hello.from_name ||

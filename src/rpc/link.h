@@ -20,6 +20,7 @@
 #include "weft/codec.h"
 #include "weft/detail/outgoing_call.h"
 #include "weft/detail/ref_counted.h"
+#include "wire/features.h"
 #include "wire/frame.h"
 #include "wire/frame_decoder.h"
 #include "wire/outbox.h"
@@ -32,6 +33,11 @@ class Link : public detail::RefCounted {
 
   Link(std::unique_ptr<transport::Connection> connection, std::shared_ptr<wire::ReceivePool> pool)
       : connection_(std::move(connection)), decoder_(std::move(pool)) {}
+
+  /// What both ends can do; nothing before their hellos. Set before open(), or before a link that
+  /// was accepted is handed to whoever serves it; constant from then on.
+  void set_features(wire::Features features) { features_.store(features); }
+  wire::Features features() const { return features_.load(std::memory_order_relaxed); }
 
   // Sending: any thread.
 
@@ -124,6 +130,7 @@ class Link : public detail::RefCounted {
   void note_broken(std::string why);
 
   std::unique_ptr<transport::Connection> connection_;
+  std::atomic<wire::Features> features_{};  // calls may be queued while the hello is on its way
 
   mutable std::mutex mutex_;
   wire::Outbox held_;  // before open()

@@ -81,15 +81,11 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   Lock lock(mutex_);
   if (link_.get() != link.get()) return;
   if (state_ != State::kConnecting) throw Error(ErrorCode::kBadMessage, "a second hello");
-  if (hello.version != wire::kProtocolVersion || hello.group != runtime_->group.token ||
-      hello.from != member_.info.id || hello.from_incarnation != member_.incarnation) {
+  if (const std::optional<Error> objection = object_to(hello)) {
     lock.unlock();
-    on_link_lost(
-        link,
-        Error(ErrorCode::kUnauthenticated, fmt::format("another worker answers at {}: \"{}\"",
-                                                       member_.address, hello.from_name)),
-        SignOfLife::kReplaced);
-    return;
+    const bool replaced = objection->code() == ErrorCode::kUnauthenticated;
+    return on_link_lost(link, *objection,
+                        replaced ? SignOfLife::kReplaced : SignOfLife::kUnreachable);
   }
   state_ = State::kConnected;
   connect_by_ = base::Time::max();
@@ -97,11 +93,25 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   heartbeat_ = Heartbeat({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
                           runtime_->options.dead_after},
                          runtime_->clock->now());
+  link->set_features(wire::kOfferedFeatures.common_with(hello.features));
   link->open();
   lock.unlock();
   runtime_->liveness.on_sign(member_.info.id, SignOfLife::kHeard, {}, {});
   flush(link);
   update_due();
+}
+
+// Why the answer to our hello is not the one we want.
+std::optional<Error> Peer::object_to(const wire::Hello& hello) const {
+  if (!wire::common_version(hello)) {
+    return Error(ErrorCode::kUnavailable, wire::describe_versions(hello));
+  }
+  if (hello.group != runtime_->group.token || hello.from != member_.info.id ||
+      hello.from_incarnation != member_.incarnation) {
+    return Error(ErrorCode::kUnauthenticated, fmt::format("another worker answers at {}: \"{}\"",
+                                                          member_.address, hello.from_name));
+  }
+  return std::nullopt;
 }
 
 void Peer::update_due() {

@@ -37,6 +37,7 @@
 #include "rpc/send_window.h"
 #include "weft/debug_info.h"
 #include "weft/error.h"
+#include "wire/hello.h"
 
 namespace weft::rpc {
 
@@ -137,6 +138,7 @@ class Peer final : public detail::RefCounted {
   void on_event(bool readable, bool writable);
   void on_time(base::Time now);
   void on_hello(const detail::Ref<Link>& link, wire::Frame& frame);
+  std::optional<Error> object_to(const wire::Hello& hello) const;
   void receive_on_loop(const detail::Ref<Link>& link);
   void update_due();
 

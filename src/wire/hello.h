@@ -1,20 +1,26 @@
-// The first frame in each direction: who speaks, and to whom it believes to speak.
+// The first frame in each direction: who speaks, to whom it believes to speak, and what it can do.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "weft/codec.h"
+#include "wire/features.h"
 
 namespace weft::wire {
 
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 3;
+/// The oldest version that this build still speaks.
+inline constexpr uint16_t kOldestVersion = 3;
 
 struct Hello {
   uint16_t version = kProtocolVersion;
+  uint16_t oldest = kOldestVersion;
+  Features features = kOfferedFeatures;
   uint64_t group = 0;  // shared by all members of one group, unguessable
   int32_t from = 0;
   uint64_t from_incarnation = 0;
@@ -26,7 +32,14 @@ struct Hello {
 };
 
 void encode_hello(Encoder& out, const Hello& hello);
-/// Throws kBadMessage. A hello of another version decodes its version only.
+/// Throws kBadMessage. Skips what later versions append. Of versions 1 and 2, whose hello had
+/// another form, it decodes the version only.
 Hello decode_hello(std::span<const std::byte> body);
+
+/// The version that both ends of a connection speak: the newest one that both know. Nothing if they
+/// have none in common.
+std::optional<uint16_t> common_version(const Hello& theirs);
+/// For people: the versions that the sender of `theirs` speaks and those that this build speaks.
+std::string describe_versions(const Hello& theirs);
 
 }  // namespace weft::wire

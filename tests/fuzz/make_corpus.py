@@ -72,9 +72,14 @@ def sparse(sizes, nonzeros, dense=(), flags=COALESCED, dtype=FLOAT):
     return rows, indices + filled(rows[2])
 
 
-def hello(name=b"worker1", version=1, group=4711, sender=1, incarnation=7, to=0, to_incarnation=8):
-    return (struct.pack("<HQiQ", version, group, sender, incarnation) + text(name) +
+def hello(name=b"worker1", version=3, oldest=3, features=0, group=4711, sender=1, incarnation=7, to=0,
+          to_incarnation=8):
+    return (struct.pack("<HHQQiQ", version, oldest, features, group, sender, incarnation) + text(name) +
             struct.pack("<iQ", to, to_incarnation))
+
+
+def hello_of_version_2(version=2):
+    return struct.pack("<HQiQ", version, 4711, 1, 7) + text(b"worker1") + struct.pack("<iQ", 0, 8)
 
 
 def hello_frame(**fields):
@@ -99,7 +104,14 @@ def hello_seeds():
         "longest_name": hello_frame(name=b"n" * 128),
         "name_too_long": hello_frame(name=b"n" * 129),
         "no_name": hello_frame(name=b""),
-        "other_version": hello_frame(version=2),
+        "other_version": frame(HELLO, ident=MAGIC, body=hello_of_version_2()),
+        "version_1": frame(HELLO, ident=MAGIC, body=hello_of_version_2(version=1)),
+        "version_0": frame(HELLO, ident=MAGIC, body=hello_of_version_2(version=0)),
+        "later_version": frame(HELLO, ident=MAGIC, body=hello(version=4) + b"later fields"),
+        "later_versions_only": hello_frame(version=9, oldest=8),
+        "older_versions_too": hello_frame(oldest=0),
+        "oldest_after_version": hello_frame(oldest=4),
+        "every_feature": hello_frame(features=(1 << 64) - 1),
         "other_version_short": frame(HELLO, ident=MAGIC, body=struct.pack("<H", 9)),
         "negative_rank": hello_frame(sender=-1, to=-2),
         "twice": usual + usual,
@@ -115,7 +127,7 @@ def hello_seeds():
         "body_too_large": struct.pack("<BBHIQQ", HELLO, 0, 0, 16385, MAGIC, 0),
         "body_largest": frame(HELLO, ident=MAGIC, body=hello() + bytes(16384 - len(hello()))),
         "name_claims_much": frame(HELLO, ident=MAGIC,
-                                  body=struct.pack("<HQiQI", 1, 2, 3, 4, 0xFFFFFFFF)),
+                                  body=struct.pack("<HHQQiQI", 3, 3, 0, 2, 3, 4, 0xFFFFFFFF)),
         "ping_instead": frame(PING, ident=MAGIC),
         "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "tls": bytes.fromhex("16030100c8010000c40303") + bytes(32),
