@@ -229,6 +229,10 @@ bool Server::serve_frames(ServingLink& link) {
   try {
     while (!link.lost && link.link().next_frame()) {
       const wire::FrameHeader& header = link.link().frame().header;
+      if (link.said_goodbye) {
+        Decoder::fail(
+            fmt::format("a frame of kind {} after goodbye", static_cast<int>(header.kind)));
+      }
       switch (header.kind) {
         case wire::FrameKind::kCall:
           if (!serve_call(link)) {
@@ -246,6 +250,7 @@ bool Server::serve_frames(ServingLink& link) {
           break;
         }
         case wire::FrameKind::kGoodbye:
+          link.said_goodbye = true;  // what was asked before is still answered
           break;
         default:
           Decoder::fail(

@@ -60,7 +60,8 @@ class ServingLink final : public detail::RefCounted {
   bool paused() const { return paused_.load(std::memory_order_relaxed); }
 
   uint64_t token = 0;
-  bool lost = false;  // leader: gone from the server's table
+  bool lost = false;          // leader: gone from the server's table
+  bool said_goodbye = false;  // leader: the caller sends no more
 
  private:
   Server& server_;

@@ -2,6 +2,7 @@
 #include "wire/call_prelude.h"
 
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -92,12 +93,14 @@ void encode_failed(Encoder& out, const FailedReply& failed) {
 FailedReply decode_failed(std::span<const std::byte> body) {
   Decoder in(body, {});
   const auto code = in.scalar<uint8_t>();
-  if (code < 1 || code > static_cast<uint8_t>(ErrorCode::kStorageFailed)) {
-    Decoder::fail(fmt::format("error code {}", code));
-  }
+  if (code == 0) Decoder::fail("a failed reply without an error code");
   FailedReply failed{static_cast<ErrorCode>(code), Codec<std::string>::decode(in),
                      Codec<std::string>::decode(in)};
   in.finish();
+  if (code > static_cast<uint8_t>(ErrorCode::kStorageFailed)) {
+    return {ErrorCode::kBadMessage, std::move(failed.type),
+            fmt::format("error code {}, which this version does not know: {}", code, failed.text)};
+  }
   return failed;
 }
 

@@ -62,6 +62,8 @@ struct FailedReply {
   std::string text;
 };
 void encode_failed(Encoder& out, const FailedReply& failed);
+/// Throws kBadMessage. A code of a later version becomes kBadMessage and stays readable in the
+/// text.
 FailedReply decode_failed(std::span<const std::byte> body);
 
 }  // namespace weft::wire

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -81,6 +82,7 @@ void Encoder::grow(size_t by) {
   const auto old = static_cast<size_t>(limit_ - begin_);
   size_t size = old ? old : kFirstBuffer;
   while (size - used < by) size *= 2;
+  size = std::min(size, kMaxPayload);  // room beyond it would be used without asking here
   void* memory = std::realloc(begin_, size);
   if (!memory) throw std::bad_alloc();
   begin_ = static_cast<std::byte*>(memory);

@@ -16,12 +16,14 @@ uint8_t allowed_flags(FrameKind kind) {
   return 0;
 }
 
-bool may_carry_tensors(FrameKind kind) {
-  return kind == FrameKind::kCall || kind == FrameKind::kReply;
+bool has_value(FrameKind kind) { return kind == FrameKind::kCall || kind == FrameKind::kReply; }
+
+bool may_carry_tensors(const FrameHeader& header) {
+  return has_value(header.kind) && !(header.flags & kFailed);
 }
 
 size_t max_body(FrameKind kind) {
-  if (may_carry_tensors(kind)) return kMaxBody;
+  if (has_value(kind)) return kMaxBody;
   if (kind == FrameKind::kPiece) return kMaxPiece;
   return kind == FrameKind::kHello || kind == FrameKind::kGoodbye ? kMaxHelloBody : 0;
 }
@@ -43,11 +45,11 @@ FrameHeader read_header(const std::byte* from) {
   if (header.body_bytes > max_body(header.kind)) {
     Decoder::fail(fmt::format("a body of {} bytes in a frame of kind {}", header.body_bytes, kind));
   }
-  if (!may_carry_tensors(header.kind) && (header.tensors || header.bulk_bytes)) {
-    Decoder::fail(fmt::format("tensors in a frame of kind {}", kind));
+  if (!may_carry_tensors(header) && (header.tensors || header.bulk_bytes)) {
+    Decoder::fail(
+        fmt::format("tensors in a frame of kind {} with flags {:#04x}", kind, header.flags));
   }
-  // Three rows make a sparse tensor.
-  if (header.tensors > 3 * kMaxTensors || header.bulk_bytes > kMaxBulk) {
+  if (header.tensors > kMaxTensors || header.bulk_bytes > kMaxBulk) {
     Decoder::fail(
         fmt::format("{} tensors of {} bytes in a frame", header.tensors, header.bulk_bytes));
   }

@@ -37,6 +37,24 @@ void check_indices(const TensorEntry& row, const at::Tensor& indices) {
   }
 }
 
+// Whether the indices are in order and none appears twice, which is what libtorch takes a coalesced
+// tensor to be.
+bool are_coalesced(const TensorEntry& row, const at::Tensor& indices) {
+  const int64_t* at = indices.data_ptr<int64_t>();
+  const int64_t nonzeros = indices.size(1);
+  const auto comes_before = [&](int64_t a, int64_t b) {
+    for (size_t d = 0; d < row.sparse_dimensions; ++d) {
+      const int64_t* dimension = at + static_cast<int64_t>(d) * nonzeros;
+      if (dimension[a] != dimension[b]) return dimension[a] < dimension[b];
+    }
+    return false;
+  };
+  for (int64_t i = 1; i < nonzeros; ++i) {
+    if (!comes_before(i - 1, i)) return false;
+  }
+  return true;
+}
+
 void check_sparse(const TensorEntry& row, const at::Tensor& indices, const at::Tensor& values) {
   const int64_t sparse = row.sparse_dimensions;
   const int64_t dense = static_cast<int64_t>(row.dimensions) - sparse;
@@ -75,7 +93,8 @@ at::Tensor make_received_sparse(const TensorEntry& row, at::Tensor indices, at::
   if (c10::InferenceMode::is_enabled()) normal.emplace(false);
   at::Tensor tensor = at::_sparse_coo_tensor_unsafe(indices, values.detach(), row.size_list(),
                                                     values.options().layout(at::kSparse));
-  tensor._coalesced_((row.flags & kCoalesced) != 0);
+  // The flag is a claim. One that is wrong costs the receiver a coalesce() and no wrong results.
+  tensor._coalesced_((row.flags & kCoalesced) != 0 && are_coalesced(row, indices));
   set_requires_grad(tensor, row);
   return tensor;
 }

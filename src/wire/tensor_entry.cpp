@@ -124,10 +124,14 @@ TensorEntry read_entry(std::span<const std::byte>& in) {
     Decoder::fail(fmt::format("tensor of {} dimensions", fixed.dimensions));
   }
   if (fixed.flags & kUndefined) {
-    if (fixed.flags != kUndefined || fixed.dtype || fixed.dimensions || fixed.bytes) {
+    if (fixed.flags != kUndefined || fixed.dtype || fixed.dimensions || fixed.bytes ||
+        fixed.sparse_dimensions) {
       Decoder::fail("undefined tensor with contents");
     }
     return entry;
+  }
+  if (!(fixed.flags & kSparse) && (fixed.flags & kCoalesced || fixed.sparse_dimensions)) {
+    Decoder::fail("dense tensor with what only sparse ones have");
   }
   const auto dtype = dtype_from_wire(fixed.dtype);
   if (!dtype) Decoder::fail(fmt::format("tensor of unknown dtype {}", fixed.dtype));

@@ -111,6 +111,9 @@ void check_prelude(uint8_t flags, std::span<const std::byte> bytes) {
 void check_failed(std::span<const std::byte> bytes) {
   const FailedReply failed = decode_failed(bytes);
   require(name(failed.code) != std::string("kUnknownErrorCode"));
+  if (static_cast<uint8_t>(bytes[0]) != static_cast<uint8_t>(failed.code)) {
+    return require(failed.code == ErrorCode::kBadMessage);  // a code of a later version
+  }
   Encoder again;
   encode_failed(again, failed);
   if (std::max(failed.type.size(), failed.text.size()) > 64 * 1024) return;  // cut when sent

@@ -112,6 +112,22 @@ TEST(Encoder, SparseTensorsTravel) {
   EXPECT_TRUE(at::equal(coalesced.to_dense(), mixed.to_dense()));
 }
 
+TEST(Encoder, ATensorThatOnlyClaimsToBeCoalescedArrivesAsOneThatIsNot) {
+  const at::Tensor sorted = at::tensor({0, 0, 2, 1, 3, 0}, at::kLong).view({2, 3});
+  const at::Tensor doubled = at::tensor({0, 2, 2, 1, 0, 0}, at::kLong).view({2, 3});
+  const at::Tensor unsorted = at::tensor({0, 0, 2, 3, 1, 0}, at::kLong).view({2, 3});
+  for (const at::Tensor& indices : {sorted, doubled, unsorted}) {
+    const at::Tensor claims = at::sparse_coo_tensor(indices, at::arange(3), {4, 5});
+    claims._coalesced_(true);
+
+    const at::Tensor back = there_and_back(claims);
+
+    EXPECT_EQ(back.is_coalesced(), indices.is_same(sorted)) << indices;
+    EXPECT_TRUE(at::equal(back._indices(), indices));
+    EXPECT_TRUE(at::equal(back._values(), at::arange(3)));
+  }
+}
+
 TEST(Encoder, AnEmptySparseTensorTravels) {
   const at::Tensor none =
       at::sparse_coo_tensor(at::empty({2, 0}, at::kLong), at::empty({0}), {4, 5});
@@ -168,6 +184,18 @@ TEST(Encoder, GrowsAsNeeded) {
   const auto payload = out.payload();
 
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), expected);
+}
+
+TEST(Encoder, RefusesMoreBytesThanAFrameMayHaveHoweverTheyAreWritten) {
+  constexpr size_t kMost = 260'046'848;  // with the largest tensor table it is still a frame's body
+  const std::string part(1 << 20, 'x');
+  Encoder out;
+  for (size_t written = 0; written < kMost; written += part.size()) {
+    out.write(part.data(), part.size());
+  }
+
+  EXPECT_THROW(out.write("x", 1), Error);
+  EXPECT_EQ(out.payload().size(), kMost);
 }
 
 TEST(Encoder, OneInsideAnotherDoesNotDisturbIt) {

@@ -198,7 +198,8 @@ TEST(FrameDecoder, RefusesHeadersThatNoWorkerSends) {
   EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 0, (256u << 20) + 1})), HasSubstr("body"));
   EXPECT_THAT(refusal(header_alone({FrameKind::kPing, 0, 0, 1})), HasSubstr("body"));
   EXPECT_THAT(refusal(header_alone({FrameKind::kPing, 0, 1})), HasSubstr("tensors"));
-  EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 12'289})), HasSubstr("12289"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 4097})), HasSubstr("4097"));
+  EXPECT_THAT(refusal(header_alone({FrameKind::kReply, kFailed, 1})), HasSubstr("tensors"));
   EXPECT_THAT(refusal(header_alone({FrameKind::kCall, 0, 0, 0, 0, (uint64_t{1} << 40) + 1})),
               HasSubstr("bytes"));
 }

@@ -138,8 +138,21 @@ TEST(TensorEntry, AnUndefinedTensorHasNothingElse) {
   EXPECT_EQ(refusal(entry), "");
 
   entry.bytes = 1;
-
   EXPECT_THAT(refusal(entry), HasSubstr("undefined"));
+  entry.bytes = 0;
+  entry.sparse_dimensions = 1;
+  EXPECT_THAT(refusal(entry), HasSubstr("undefined"));
+}
+
+TEST(TensorEntry, ADenseRowHasNothingThatOnlySparseOnesHave) {
+  TensorEntry entry = row_of_bytes(8, {2});
+  EXPECT_EQ(refusal(entry), "");
+
+  entry.sparse_dimensions = 1;
+  EXPECT_THAT(refusal(entry), HasSubstr("dense"));
+  entry.sparse_dimensions = 0;
+  entry.flags = kCoalesced;
+  EXPECT_THAT(refusal(entry), HasSubstr("dense"));
 }
 
 TEST(TensorEntry, ASparseRowHasSizesAndNoBytes) {

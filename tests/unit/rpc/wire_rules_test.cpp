@@ -1,0 +1,109 @@
+// What a worker does with frames of a peer that does not keep to the protocol, or is of another
+// version of it.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <optional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "rpc/function_table.h"
+#include "support/handmade_peer.h"
+#include "weft/detail/function_entry.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::HandmadePeer;
+using testing::HasSubstr;
+using wire::FrameKind;
+
+int64_t tripled(int64_t value) { return 3 * value; }
+int64_t negated(int64_t value) { return -value; }
+
+class WireRules : public testing::Test {
+ protected:
+  template <auto F>
+  static void call(Link& link, uint64_t id, int64_t argument) {
+    const detail::FunctionEntry& entry = detail::RemoteFunction<F>::entry();
+    Encoder arguments;
+    arguments.scalar(argument);
+    const wire::PreludeBytes prelude({kNumber, 0, 0, entry.name, entry.signature});
+    HandmadePeer::send(link, {FrameKind::kCall, wire::kNamed, 0, 0, id}, prelude.bytes(),
+                       arguments);
+  }
+  static std::optional<int64_t> result(Link& link, uint64_t id) {
+    if (HandmadePeer::next(link) != FrameKind::kReply) return std::nullopt;
+    EXPECT_EQ(link.frame().header.id, id);
+    EXPECT_EQ(link.frame().header.flags, 0);
+    Decoder in(link.frame().body, {});
+    return in.scalar<int64_t>();
+  }
+
+  static constexpr uint32_t kNumber = 5;
+  HandmadePeer other_;
+};
+
+TEST_F(WireRules, AfterItsGoodbyeACallerIsAnsweredAndNotHeard) {
+  const detail::Ref<Link> link = other_.call_worker();
+
+  call<tripled>(*link, 1, 7);
+  other_.send(*link, {FrameKind::kGoodbye});
+
+  EXPECT_EQ(result(*link, 1), 21);
+  call<tripled>(*link, 2, 7);
+  EXPECT_EQ(other_.next(*link), std::nullopt);
+}
+
+TEST_F(WireRules, APingAfterGoodbyeClosesTheConnection) {
+  const detail::Ref<Link> link = other_.call_worker();
+
+  other_.send(*link, {FrameKind::kGoodbye});
+  other_.send(*link, {FrameKind::kPing});
+
+  EXPECT_EQ(other_.next(*link), std::nullopt);
+}
+
+TEST_F(WireRules, ANameBindsItsNumberAnew) {
+  const detail::Ref<Link> link = other_.call_worker();
+
+  call<tripled>(*link, 1, 7);
+  EXPECT_EQ(result(*link, 1), 21);
+  call<negated>(*link, 2, 7);
+  EXPECT_EQ(result(*link, 2), -7);
+}
+
+TEST_F(WireRules, AFailedReplyOfALaterVersionsCodeSaysWhy) {
+  const Future<int64_t> failing = other_.worker().async<tripled>("other", 1);
+  const detail::Ref<Link> link = other_.serve_worker();
+  ASSERT_EQ(other_.next(*link), FrameKind::kCall);
+
+  other_.send_failed(*link, link->frame().header.id, {static_cast<ErrorCode>(99), "", "too hot"});
+
+  failing.wait_for(std::chrono::seconds(60));
+  ASSERT_TRUE(failing.error().has_value());
+  EXPECT_EQ(failing.error()->code(), ErrorCode::kBadMessage);
+  EXPECT_THAT(failing.error()->message(), HasSubstr("error code 99"));
+  EXPECT_THAT(failing.error()->message(), HasSubstr("too hot"));
+}
+
+TEST_F(WireRules, AFailedReplyThatIsNoneFailsItsCallAlone) {
+  const Future<int64_t> failing = other_.worker().async<tripled>("other", 1);
+  const detail::Ref<Link> link = other_.serve_worker();
+  ASSERT_EQ(other_.next(*link), FrameKind::kCall);
+
+  other_.send(*link, {FrameKind::kReply, wire::kFailed, 0, 0, link->frame().header.id});
+
+  failing.wait_for(std::chrono::seconds(60));
+  ASSERT_TRUE(failing.error().has_value());
+  EXPECT_EQ(failing.error()->code(), ErrorCode::kBadMessage);
+  const Future<int64_t> next = other_.worker().async<tripled>("other", 2);
+  ASSERT_EQ(other_.next(*link), FrameKind::kCall);
+  Encoder value;
+  value.scalar(int64_t{6});
+  other_.send(*link, {FrameKind::kReply, 0, 0, 0, link->frame().header.id}, {}, value);
+  EXPECT_EQ(next.wait(), 6);
+}
+
+}  // namespace
+}  // namespace weft::rpc
