@@ -7,10 +7,9 @@
 
 namespace weft::wire {
 
-/// A number's meaning never changes, and a number is never used twice.
-enum class Feature : uint8_t {
-  kPieces = 0,  // large frames are sent in pieces, with control frames between them
-};
+/// A number's meaning never changes, and a number is never used twice. Version 3 has none yet: the
+/// ways in which a tensor's bytes may come will be the first.
+enum class Feature : uint8_t {};
 
 /// A set of features, also of those that this build has no name for.
 class Features {
