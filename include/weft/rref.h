@@ -300,7 +300,10 @@ class RRef {
 
   /// A copy of the value; waits until it exists. Throws kRRefLost if the owner is gone, and what
   /// its creation failed with.
-  T to_here(std::optional<Timeout> timeout = std::nullopt) const;
+  T to_here(std::optional<Timeout> timeout = std::nullopt) const {
+    return to_here(CallOptions{timeout});
+  }
+  T to_here(const CallOptions& options) const;
 
   /// Calls a method of the object, or a free function of T&, on its owner.
   template <auto M, typename... Args>
@@ -319,9 +322,11 @@ class RRef {
     context.backward_from(*this, options...);
   }
 
-  /// The same calls with a time limit: `counter.within(50ms).rpc_sync<&Counter::add>(1)`.
-  class Within;
-  Within within(Timeout limit) const { return {*this, limit}; }
+  /// The same calls with a time limit or other options:
+  /// `counter.within(50ms).rpc_sync<&Counter::add>(1)`.
+  class With;
+  With within(Timeout limit) const { return {*this, CallOptions{limit}}; }
+  With with(const CallOptions& options) const { return {*this, options}; }
 
  private:
   friend struct detail::RRefAccess;
@@ -351,14 +356,14 @@ struct RRefAccess {
 
   /// Calls `Function`, a RemoteFunction, on the object's owner.
   template <typename Function, typename T, typename... Args>
-  static auto call(const RRef<T>& rref, std::optional<Timeout> timeout, bool waits, Args&... args) {
+  static auto call(const RRef<T>& rref, const CallOptions& options, bool waits, Args&... args) {
     const Ref<RRefHandle>& held = handle(rref);
     held->check_created();
     Encoder arguments;
     arguments.keep(held);
     Function::encode(arguments, args...);
     auto call = make_ref<RRefCall<typename Function::Result>>(held);
-    start_rref_call(*held, *call, Function::entry(), timeout, waits, arguments);
+    start_rref_call(*held, *call, Function::entry(), options, waits, arguments);
     return FutureAccess::make<typename Function::Result>(std::move(call));
   }
 
@@ -372,15 +377,15 @@ struct RRefAccess {
     const RRefSlot<T> slot(made->id());
     Function::encode(arguments, slot, args...);
     auto call = make_ref<TypedCall<void>>();
-    start_rref_call(*made, *call, Function::entry(), to.timeout(), true, arguments);
+    start_rref_call(*made, *call, Function::entry(), to.options(), true, arguments);
     made->set_creation(FutureAccess::make<void>(std::move(call)));
     return RRef<T>(std::move(made));
   }
 
   // Method M of the object.
   template <auto M, typename T, typename... Args>
-  static auto sync(const RRef<T>& rref, std::optional<Timeout> limit, Args&... args) {
-    auto pending = start<M>(rref, limit, /*waits=*/true, args...);
+  static auto sync(const RRef<T>& rref, const CallOptions& options, Args&... args) {
+    auto pending = start<M>(rref, options, /*waits=*/true, args...);
     try {
       return std::move(pending).wait();
     } catch (const Error& error) {
@@ -389,22 +394,22 @@ struct RRefAccess {
     }
   }
   template <auto M, typename T, typename... Args>
-  static auto async(const RRef<T>& rref, std::optional<Timeout> limit, Args&... args) {
-    return start<M>(rref, limit, /*waits=*/false, args...);
+  static auto async(const RRef<T>& rref, const CallOptions& options, Args&... args) {
+    return start<M>(rref, options, /*waits=*/false, args...);
   }
   template <auto M, typename T, typename... Args>
-  static auto remote(const RRef<T>& rref, std::optional<Timeout> limit, Args&... args) {
+  static auto remote(const RRef<T>& rref, const CallOptions& options, Args&... args) {
     using Method = RemoteMethod<T, M>;
     const RRefTarget<T> target(rref.handle().id());
     return create<typename Method::CreationFunction, Kept<typename Method::Result>>(
-        *rref.handle().agent(), Destination(rref.owner(), limit), rref.handle_, target, args...);
+        *rref.handle().agent(), Destination(rref.owner(), options), rref.handle_, target, args...);
   }
 
  private:
   template <auto M, typename T, typename... Args>
-  static auto start(const RRef<T>& rref, std::optional<Timeout> limit, bool waits, Args&... args) {
+  static auto start(const RRef<T>& rref, const CallOptions& options, bool waits, Args&... args) {
     const RRefTarget<T> target(rref.handle().id());
-    return call<typename RemoteMethod<T, M>::CallFunction>(rref, limit, waits, target, args...);
+    return call<typename RemoteMethod<T, M>::CallFunction>(rref, options, waits, target, args...);
   }
 };
 
@@ -413,42 +418,42 @@ struct RRefAccess {
 template <typename T>
 template <auto M, typename... Args>
 typename detail::RemoteMethod<T, M>::Result RRef<T>::rpc_sync(Args&&... args) const {
-  return detail::RRefAccess::sync<M>(*this, std::nullopt, args...);
+  return detail::RRefAccess::sync<M>(*this, {}, args...);
 }
 template <typename T>
 template <auto M, typename... Args>
 Future<typename detail::RemoteMethod<T, M>::Result> RRef<T>::rpc_async(Args&&... args) const {
-  return detail::RRefAccess::async<M>(*this, std::nullopt, args...);
+  return detail::RRefAccess::async<M>(*this, {}, args...);
 }
 template <typename T>
 template <auto M, typename... Args>
 RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> RRef<T>::remote(
     Args&&... args) const {
-  return detail::RRefAccess::remote<M>(*this, std::nullopt, args...);
+  return detail::RRefAccess::remote<M>(*this, {}, args...);
 }
 
 template <typename T>
-class RRef<T>::Within {
+class RRef<T>::With {
  public:
   template <auto M, typename... Args>
   typename detail::RemoteMethod<T, M>::Result rpc_sync(Args&&... args) const {
-    return detail::RRefAccess::sync<M>(rref_, limit_, args...);
+    return detail::RRefAccess::sync<M>(rref_, options_, args...);
   }
   template <auto M, typename... Args>
   Future<typename detail::RemoteMethod<T, M>::Result> rpc_async(Args&&... args) const {
-    return detail::RRefAccess::async<M>(rref_, limit_, args...);
+    return detail::RRefAccess::async<M>(rref_, options_, args...);
   }
   template <auto M, typename... Args>
   RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> remote(Args&&... args) const {
-    return detail::RRefAccess::remote<M>(rref_, limit_, args...);
+    return detail::RRefAccess::remote<M>(rref_, options_, args...);
   }
 
  private:
   friend class RRef;
-  Within(RRef rref, Timeout limit) : rref_(std::move(rref)), limit_(limit) {}
+  With(RRef rref, const CallOptions& options) : rref_(std::move(rref)), options_(options) {}
 
   const RRef rref_;  // a copy: `make_counter().within(1s)` may be kept
-  const Timeout limit_;
+  const CallOptions options_;
 };
 
 template <typename T>
@@ -463,11 +468,11 @@ T& RRef<T>::local_value() const {
 }
 
 template <typename T>
-T RRef<T>::to_here(std::optional<Timeout> timeout) const {
+T RRef<T>::to_here(const CallOptions& options) const {
   if (is_owner()) return local_value();
   using Fetch = typename detail::RemoteFetch<T>::CallFunction;
   const detail::RRefTarget<T> target(handle().id());
-  const detail::RRefTimeLimit limit(handle(), timeout);  // for both attempts together
+  const detail::RRefTimeLimit limit(handle(), options);  // for both attempts together
   for (int attempt = 0;; ++attempt) {
     try {
       return detail::RRefAccess::call<Fetch>(*this, limit.left(), true, target).wait();

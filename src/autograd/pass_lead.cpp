@@ -80,7 +80,7 @@ Answer PassLead::ask_owner(const RRef<at::Tensor>& root) {
     const detail::RRefTarget<at::Tensor> target(detail::RRefAccess::handle(root)->id());
     return await(
         Future<Answer>(detail::RRefAccess::call<detail::RemoteFunction<&sys_autograd_ask_root>>(
-            root, time_left(), true, target, pass_)));
+            root, CallOptions{time_left()}, true, target, pass_)));
   } catch (const Failure& failure) {
     return {{}, given_up, failure.cause};
   } catch (const Error& error) {

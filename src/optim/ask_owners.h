@@ -101,8 +101,8 @@ auto OptimizerDriver::ask_owners(std::optional<Timeout> timeout, const Arguments
     const RRef<OwnerOptimizer>& owner = owners_[i].optimizer;
     const weft::detail::RRefTarget<OwnerOptimizer> target(Access::handle(owner)->id());
     const auto call = [&](const auto&... args) {
-      return Access::call<typename Remote::CallFunction>(owner, left, /*waits=*/true, target,
-                                                         args...);
+      return Access::call<typename Remote::CallFunction>(owner, CallOptions{left}, /*waits=*/true,
+                                                         target, args...);
     };
     return std::apply(call, arguments(i));
   };

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "base/fork.h"
 #include "rendezvous/file_store.h"
 #include "rendezvous/tcp_store.h"
 #include "weft/error.h"
@@ -98,6 +99,8 @@ PlaceKey place_of(const Invitation& invitation) {
     method += needed_from_environment("MASTER_ADDR");
     method += ":" + needed_from_environment("MASTER_PORT");
   }
+  // A forked child does not have the threads of a store that its parent hosts.
+  if (base::fork_depth() > 0) method += fmt::format("#fork{}", base::fork_depth());
   return {method, invitation.rank};
 }
 

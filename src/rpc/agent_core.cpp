@@ -128,8 +128,8 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
                     "with weft::expose<function>(\"name\")",
                     function.name));
   }
-  const Timeout timeout =
-      to.timeout().value_or(Timeout(runtime_->default_timeout.load(std::memory_order_relaxed)));
+  const Timeout timeout = to.options().timeout.value_or(
+      Timeout(runtime_->default_timeout.load(std::memory_order_relaxed)));
   if (timeout.count() < 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a timeout of {} ns for {}", timeout.count(), function.name));

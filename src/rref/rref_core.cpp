@@ -48,18 +48,24 @@ Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type) {
 }
 
 void start_rref_call(const RRefHandle& handle, OutgoingCall& call, const FunctionEntry& function,
-                     std::optional<Timeout> timeout, bool caller_waits, const Encoder& arguments) {
-  handle.keeper()->agent()->start_call(call, function, Destination(handle.owner().id, timeout),
+                     const CallOptions& options, bool caller_waits, const Encoder& arguments) {
+  handle.keeper()->agent()->start_call(call, function, Destination(handle.owner().id, options),
                                        caller_waits, arguments);
 }
 
-RRefTimeLimit::RRefTimeLimit(const RRefHandle& handle, std::optional<Timeout> given)
-    : limit_(given.value_or(Timeout(handle.keeper()->runtime()->default_timeout.load()))) {}
+RRefTimeLimit::RRefTimeLimit(const RRefHandle& handle, const CallOptions& options)
+    : options_(options),
+      limit_(options.timeout.value_or(
+          Timeout(handle.keeper()->runtime()->default_timeout.load(std::memory_order_relaxed)))) {}
 
-Timeout RRefTimeLimit::left() const {
-  if (limit_.count() <= 0) return limit_;
-  const Timeout passed = std::chrono::steady_clock::now() - began_;
-  return std::max<Timeout>(limit_ - passed, std::chrono::microseconds(1));
+CallOptions RRefTimeLimit::left() const {
+  CallOptions options = options_;
+  options.timeout = limit_;
+  if (limit_.count() > 0) {
+    const Timeout passed = std::chrono::steady_clock::now() - began_;
+    options.timeout = std::max<Timeout>(limit_ - passed, std::chrono::microseconds(1));
+  }
+  return options;
 }
 
 std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error& error,

@@ -142,6 +142,31 @@ TEST(BehaviourOfFork, TheChildHasNoAgentAndTheParentGoesOn) {
   EXPECT_TRUE(workers.all_succeed());
 }
 
+SCENARIO(fork_and_join) {
+  init_rpc(name_of(rank));
+  const std::string place = std::string("file://") + std::getenv("CHILDS_FILE");
+  const int status = status_of_child([&] {
+    Options alone;
+    alone.rank = 0;
+    alone.world_size = 1;
+    alone.init_method = place;
+    init_rpc("child", alone);
+    const bool works = rpc_sync<twice>("child", 21) == 42;
+    shutdown();
+    return works ? 6 : 1;
+  });
+  REQUIRE_THAT(status == 6);
+  REQUIRE_THAT(rpc_sync<twice>(name_of(rank), 1) == 2);
+  shutdown();
+  return 0;
+}
+
+TEST(BehaviourOfFork, TheChildCanBecomeAWorkerOfItsOwn) {
+  const base::TemporaryDirectory directory{"weft-fork"};
+  Workers workers("fork_and_join", 1, {{"CHILDS_FILE", directory.path() + "/meeting"}});
+  EXPECT_TRUE(workers.all_succeed());
+}
+
 SCENARIO(fork_and_die) {
   init_rpc(name_of(rank));
   if (rank == 0) {

@@ -29,17 +29,18 @@ RRefUse decode_rref_target(Decoder& in, const RRefType& type);
 Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type);
 
 void start_rref_call(const RRefHandle& handle, OutgoingCall& call, const FunctionEntry& function,
-                     std::optional<Timeout> timeout, bool caller_waits, const Encoder& arguments);
+                     const CallOptions& options, bool caller_waits, const Encoder& arguments);
 
 /// The time that a use of a reference may take, over all the calls it makes.
 class RRefTimeLimit {
  public:
-  /// Nothing given: the agent's default timeout.
-  RRefTimeLimit(const RRefHandle& handle, std::optional<Timeout> given);
-  Timeout left() const;
+  RRefTimeLimit(const RRefHandle& handle, const CallOptions& options);
+  /// For the next call.
+  CallOptions left() const;
 
  private:
-  const Timeout limit_;  // zero: as long as the owner lives
+  const CallOptions options_;
+  const Timeout limit_;  // theirs, or the agent's default; zero: as long as the owner lives
   const SteadyTime began_ = std::chrono::steady_clock::now();
 };
 

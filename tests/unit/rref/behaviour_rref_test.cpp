@@ -397,6 +397,27 @@ TEST_F(Behaviour31_CallsThroughReferences, WithATimeLimitOutliveTheReferenceThey
   EXPECT_EQ(limited.rpc_sync<&Counted::add>(1), 6);
 }
 
+TEST_F(Behaviour31_CallsThroughReferences, TakeOptionsInOnePlace) {
+  std::counting_semaphore<> closed(0);
+  gate = &closed;
+  const CallOptions hurried{.timeout = 20ms};
+
+  EXPECT_THAT([&] { group[0].sync<late>({"b", hurried}, 1); }, fails_with(ErrorCode::kTimeout));
+  EXPECT_THAT(
+      [&] {
+        group[0].sync<late>({"b", {.timeout = 20ms}}, 1);
+      },
+      fails_with(ErrorCode::kTimeout));
+  const auto never = remote<late>(group[0], {"b", {.timeout = 60s}}, 1);
+  EXPECT_THAT([&] { never.to_here(hurried); }, fails_with(ErrorCode::kTimeout));
+
+  closed.release(3);
+  EXPECT_EQ(never.to_here(), 1);
+  const auto counted = remote<Counted>(group[0], "b", int64_t{1});
+  EXPECT_EQ(counted.with({.timeout = 60s}).rpc_sync<&Counted::add>(1), 2);
+  group.shut_down();  // the functions that nobody waits for have left the gate
+}
+
 TEST_F(Behaviour31_CallsThroughReferences, AreNamedAfterTheMethodInErrors) {
   struct Failing {
     int64_t now() {

@@ -1,0 +1,21 @@
+// How one call is made.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+namespace weft {
+
+/// How long a call may take. Zero: as long as the peer lives.
+using Timeout = std::chrono::nanoseconds;
+
+/// What a call is given besides its arguments; what is not said here is as the agent's Options say.
+/// Short forms fill it: `rpc_sync<f>({"worker1", 50ms}, x)` is
+/// `rpc_sync<f>({"worker1", {.timeout = 50ms}}, x)`.
+struct CallOptions {
+  std::optional<Timeout> timeout = std::nullopt;
+};
+
+}  // namespace weft
