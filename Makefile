@@ -8,13 +8,14 @@
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 RUNS ?= 5000000
+MINUTES ?= 15
 
 configure = cmake --preset $(1) $(CMAKE_ARGS)
 compile = cmake --build build/$(1) --parallel $(JOBS)
 check = ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench asan tsan fuzz model install format clean
+.PHONY: help build run test bench asan tsan fuzz model soak install format clean
 
 help: ## this list
 	@sed -nE 's/^([a-z ]+):.*## (.*)/make \1\n      \2/p' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +55,12 @@ fuzz: ## RUNS inputs (default 5,000,000) to each fuzz target
 model: ## search the model of the reference protocol exhaustively, with spin
 	@scripts/bootstrap model
 	tests/model/run build/model
+
+soak: ## everything at once over 4 processes, with faults, for MINUTES (default 15); needs root
+	@scripts/bootstrap build soak
+	$(call configure,release)
+	$(call compile,release) --target weft_soak
+	build/release/tests/soak/weft_soak $(MINUTES)
 
 install: build ## library, headers, tool and CMake package into PREFIX
 	cmake --install build/release --prefix $(PREFIX)

@@ -46,7 +46,7 @@ void stop_at_exit() {
 // A forked child has no agent. Its copy of the parent's is neither used nor destroyed: the threads
 // it would wait for are not in this process.
 void abandon_in_child() {
-  rpc::set_default_agent(nullptr);
+  rpc::abandon_default_agent();
   for (auto* each : {&the().agent, &the().retired}) {
     if (*each) new std::shared_ptr<Agent>(std::move(*each));
   }

@@ -182,9 +182,8 @@ void IncomingCall::send_failed(const wire::FailedReply& failed) {
 
 // Answers to Weft's own small messages do not wait for bulk.
 void IncomingCall::send(wire::FrameHeader header, const Note& note, const Encoder& body) {
-  constexpr size_t kMostUrgentBytes = 16 * 1024;
   const bool urgent =
-      function_.reserved && body.payload().size() + body.tensor_bytes() <= kMostUrgentBytes;
+      function_.reserved && body.payload().size() + body.tensor_bytes() <= Link::kMostUrgentBytes;
   const Link::Lane lane = urgent ? link_->link().lane_for_urgent() : Link::Lane::kNormal;
   if (note.empty()) return link_->send_reply(header, {}, body, lane);
   header.flags |= wire::kNoted;

@@ -47,6 +47,8 @@ class Link : public detail::RefCounted {
   Lane lane_for_urgent() const {
     return unsent_bytes() < kMuchUnsent ? Lane::kNormal : Lane::kUrgent;
   }
+  /// Of Weft's own messages, those up to this size are urgent.
+  static constexpr size_t kMostUrgentBytes = 16 * 1024;
   using Position = detail::FramePosition;
   /// Queues a frame. flush() sends it.
   Position queue(const wire::FrameHeader& header, std::span<const std::byte> prelude,

@@ -24,7 +24,6 @@ constexpr auto kConnectTimeout = std::chrono::seconds(5);
 constexpr size_t kSentAtOnce = 8;  // calls unanswered below which each is sent at once
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
 constexpr int kPatienceWithLoop = 1000;
-constexpr size_t kMostUrgentBytes = 16 * 1024;  // of Weft's own messages that overtake bulk
 
 uint64_t remaining_us(base::Time deadline, base::Time now) {
   if (deadline == base::Time::max()) return 0;
@@ -151,7 +150,7 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
   prelude.depth = static_cast<uint16_t>(terms.depth);
   prelude.remaining_us = remaining_us(terms.deadline, Access::started(call));
   // Weft's own small messages, such as renewals of leases, do not wait for bulk.
-  const bool urgent = is_reserved(function) && Access::bytes(call) <= kMostUrgentBytes;
+  const bool urgent = is_reserved(function) && Access::bytes(call) <= Link::kMostUrgentBytes;
   const Link::Lane lane = urgent ? link_->lane_for_urgent() : Link::Lane::kNormal;
   std::vector<bool>& announced = announced_[static_cast<size_t>(lane)];
   if (function.index >= announced.size()) announced.resize(function.index + 1);
