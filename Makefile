@@ -57,7 +57,7 @@ model: ## search the model of the reference protocol exhaustively, with spin
 	tests/model/run build/model
 
 soak: ## everything at once over 4 processes, with faults, for MINUTES (default 15); needs root
-	@scripts/bootstrap build soak
+	@scripts/bootstrap
 	$(call configure,release)
 	$(call compile,release) --target weft_soak
 	build/release/tests/soak/weft_soak $(MINUTES)

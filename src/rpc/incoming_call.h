@@ -77,7 +77,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   }
   void drop_holder() override { release(); }
 
-  // In the link's list of calls being served.
+  // In the link's index of calls being served.
   IncomingCall* next = nullptr;
   IncomingCall* previous = nullptr;
 

@@ -15,6 +15,8 @@ namespace weft::rpc {
 namespace {
 
 constexpr uint32_t kMaxFunctions = 1 << 20;
+constexpr uint32_t kLowNumbers = 1 << 14;
+constexpr size_t kMostHighNumbers = 1 << 14;
 constexpr size_t kUnsentRepliesBeforePause = size_t{64} << 20;
 constexpr size_t kMostEarlyCancels = 64;
 
@@ -46,18 +48,25 @@ ServingLink::ServingLink(Server& server, detail::Ref<Link> link, WorkerInfo call
       caller_(std::move(caller)),
       interest_(transport::Poller::kReadable) {}
 
+// Throws kBadMessage for a number that is too high, or one of too many.
+ResolvedFunction& ServingLink::function_slot(uint32_t number) {
+  if (number < kLowNumbers) {
+    if (number >= functions_.size()) functions_.resize(number + 1);
+    return functions_[number];
+  }
+  if (number >= kMaxFunctions || functions_of_high_numbers_.size() > kMostHighNumbers)
+    Decoder::fail(fmt::format("function number {}", number));
+  return functions_of_high_numbers_[number];
+}
+
 const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, uint8_t flags) {
+  ResolvedFunction& function = function_slot(prelude.function);
   if (flags & wire::kNamed) {
-    if (prelude.function >= kMaxFunctions) {
-      Decoder::fail(fmt::format("function number {}", prelude.function));
-    }
-    if (prelude.function >= functions_.size()) functions_.resize(prelude.function + 1);
-    functions_[prelude.function] = look_up(prelude);
-  } else if (prelude.function >= functions_.size() ||
-             (!functions_[prelude.function].entry && functions_[prelude.function].why.empty())) {
+    function = look_up(prelude);
+  } else if (!function.entry && function.why.empty()) {
     Decoder::fail(fmt::format("function number {} was never named", prelude.function));
   }
-  return functions_[prelude.function];
+  return function;
 }
 
 void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
@@ -86,41 +95,37 @@ void ServingLink::update_interest() {
 
 bool ServingLink::has_calls() {
   std::lock_guard lock(mutex_);
-  return first_ != nullptr;
+  return !calls_.empty();
 }
 
 void ServingLink::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too,
                                  base::Time now) {
   std::lock_guard lock(mutex_);
-  for (const IncomingCall* call = first_; call; call = call->next) {
-    if (reserved_too || !is_reserved(call->function())) calls.push_back(call->describe(now));
-  }
+  calls_.for_each([&](IncomingCall& call) {
+    if (reserved_too || !is_reserved(call.function())) calls.push_back(call.describe(now));
+  });
 }
 
 void ServingLink::add(IncomingCall& call) {
   std::lock_guard lock(mutex_);
-  call.next = first_;
-  if (first_) first_->previous = &call;
-  first_ = &call;
+  calls_.add(call);
 }
 
 void ServingLink::remove(IncomingCall& call) {
   std::lock_guard lock(mutex_);
-  if (call.next) call.next->previous = call.previous;
-  (call.previous ? call.previous->next : first_) = call.next;
+  calls_.remove(call);
 }
 
 void ServingLink::cancel(uint64_t call_id) {
   detail::Ref<IncomingCall> found;
   {
     std::lock_guard lock(mutex_);
-    for (IncomingCall* call = first_; call; call = call->next) {
+    calls_.find(call_id, [&found](IncomingCall& call) {
       // One whose last owner is about to remove it is answered already.
-      if (call->id() == call_id && call->try_add_ref()) {
-        found = detail::Ref<IncomingCall>::adopt(call);
-        break;
-      }
-    }
+      if (!call.try_add_ref()) return false;
+      found = detail::Ref<IncomingCall>::adopt(&call);
+      return true;
+    });
   }
   if (found) return found->cancel();
   if (early_cancels_.size() < kMostEarlyCancels) {
@@ -138,9 +143,9 @@ void ServingLink::cancel_all() {
   std::vector<detail::Ref<IncomingCall>> calls;
   {
     std::lock_guard lock(mutex_);
-    for (IncomingCall* call = first_; call; call = call->next) {
-      if (call->try_add_ref()) calls.push_back(detail::Ref<IncomingCall>::adopt(call));
-    }
+    calls_.for_each([&calls](IncomingCall& call) {
+      if (call.try_add_ref()) calls.push_back(detail::Ref<IncomingCall>::adopt(&call));
+    });
   }
   for (auto& call : calls) call->cancel();
 }

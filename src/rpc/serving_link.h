@@ -4,10 +4,12 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <vector>
 
 #include "base/clock.h"
+#include "rpc/call_index.h"
 #include "rpc/link.h"
 #include "weft/debug_info.h"
 #include "weft/detail/function_entry.h"
@@ -34,6 +36,7 @@ class ServingLink final : public detail::RefCounted {
   Link& link() { return *link_; }
   const WorkerInfo& caller() const { return caller_; }
 
+  ResolvedFunction& function_slot(uint32_t number);
   /// The function that the caller means; names are learnt from the first call that uses them.
   const ResolvedFunction& resolve(const wire::CallPrelude& prelude, uint8_t flags);
 
@@ -67,13 +70,16 @@ class ServingLink final : public detail::RefCounted {
   Server& server_;
   detail::Ref<Link> link_;
   const WorkerInfo caller_;
-  std::vector<ResolvedFunction> functions_;  // by the caller's number; leader only
+  // By the caller's number; leader only. Callers number from 0: the few with higher numbers than
+  // programs have functions do not get a table that long.
+  std::vector<ResolvedFunction> functions_;
+  std::map<uint32_t, ResolvedFunction> functions_of_high_numbers_;
   // Cancels of calls that are not here: they were answered, or their frames were overtaken. The
   // latest few; leader only.
   std::vector<uint64_t> early_cancels_;
   size_t next_early_cancel_ = 0;
   std::mutex mutex_;
-  IncomingCall* first_ = nullptr;
+  CallIndex<IncomingCall> calls_;
   std::mutex interest_mutex_;
   std::atomic<bool> paused_{false};
   uint32_t interest_;

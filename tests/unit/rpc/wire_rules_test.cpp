@@ -1,6 +1,7 @@
 // What a worker does with frames of a peer that does not keep to the protocol, or is of another
 // version of it.
 // SPDX-License-Identifier: BSD-3-Clause
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -24,11 +25,11 @@ int64_t negated(int64_t value) { return -value; }
 class WireRules : public testing::Test {
  protected:
   template <auto F>
-  static void call(Link& link, uint64_t id, int64_t argument) {
+  static void call(Link& link, uint64_t id, int64_t argument, uint32_t number = kNumber) {
     const detail::FunctionEntry& entry = detail::RemoteFunction<F>::entry();
     Encoder arguments;
     arguments.scalar(argument);
-    const wire::PreludeBytes prelude({kNumber, 0, 0, entry.name, entry.signature});
+    const wire::PreludeBytes prelude({number, 0, 0, entry.name, entry.signature});
     HandmadePeer::send(link, {FrameKind::kCall, wire::kNamed, 0, 0, id}, prelude.bytes(),
                        arguments);
   }
@@ -71,6 +72,39 @@ TEST_F(WireRules, ANameBindsItsNumberAnew) {
   EXPECT_EQ(result(*link, 1), 21);
   call<negated>(*link, 2, 7);
   EXPECT_EQ(result(*link, 2), -7);
+}
+
+TEST_F(WireRules, FunctionsMayHaveHighNumbers) {
+  const detail::Ref<Link> link = other_.call_worker();
+
+  call<tripled>(*link, 1, 7, (1u << 20) - 1);
+  EXPECT_EQ(result(*link, 1), 21);
+  call<negated>(*link, 2, 7, 1u << 14);
+  EXPECT_EQ(result(*link, 2), -7);
+  call<negated>(*link, 3, 7, 1u << 20);
+  EXPECT_EQ(other_.next(*link), std::nullopt);
+}
+
+std::atomic<int> ran{0};
+int64_t counted(int64_t value) {
+  ++ran;
+  return value;
+}
+
+TEST_F(WireRules, ACallWhoseCancelOvertookItIsNotBegun) {
+  const detail::Ref<Link> link = other_.call_worker();
+  ran = 0;
+
+  other_.send(*link, {FrameKind::kCancel, 0, 0, 0, 1});
+  call<counted>(*link, 1, 7);
+  ASSERT_EQ(other_.next(*link), FrameKind::kReply);
+  EXPECT_EQ(link->frame().header.id, 1u);
+  EXPECT_EQ(link->frame().header.flags, wire::kFailed);
+  EXPECT_EQ(wire::decode_failed(link->frame().body).code, ErrorCode::kCancelled);
+
+  call<counted>(*link, 2, 8);
+  EXPECT_EQ(result(*link, 2), 8);
+  EXPECT_EQ(ran, 1);
 }
 
 TEST_F(WireRules, AFailedReplyOfALaterVersionsCodeSaysWhy) {
