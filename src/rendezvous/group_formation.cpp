@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "rendezvous/pause.h"
-#include "weft/error.h"
 
 namespace weft::rendezvous {
 
@@ -36,6 +35,14 @@ std::string list_of(const std::vector<int>& ranks) {
 }
 
 }  // namespace
+
+Error not_formed(const Invitation& invitation, base::Time deadline, const std::string& why) {
+  const bool late = std::chrono::steady_clock::now() >= deadline;
+  const std::string limit = late ? fmt::format(" within {} ms", invitation.timeout.count()) : "";
+  return Error(ErrorCode::kUnavailable,
+               fmt::format("the group of {} at {} did not form{}; {}", invitation.world_size,
+                           invitation.method, limit, why));
+}
 
 GroupFormation::GroupFormation(Store& store, const Invitation& invitation, int meeting,
                                MemberRecord mine, base::Time deadline)
@@ -145,19 +152,15 @@ void GroupFormation::confirm() {
 void GroupFormation::give_up(const std::string& cause) {
   const base::Time until = std::chrono::steady_clock::now() + kLastLook;
   const std::string who = who_is_missing(until);
-  withdraw(until);
-  const std::string limit =
-      cause.empty() ? fmt::format(" within {} ms", invitation_.timeout.count()) : "";
-  throw Error(ErrorCode::kUnavailable,
-              fmt::format("the group of {} at {} did not form{}; {}{}", invitation_.world_size,
-                          invitation_.method, limit, who, cause));
+  if (store_.usable()) withdraw(until);
+  throw not_formed(invitation_, deadline_, who + cause);
 }
 
 // Ranks at which no round has looked lately may have come: they are looked for a last time.
 std::string GroupFormation::who_is_missing(base::Time until) {
   std::vector<int> missing;
   std::vector<int> silent;
-  bool store_answers = true;
+  bool store_answers = store_.usable();
   for (int rank = 0; rank < invitation_.world_size; ++rank) {
     if (slot(rank).record) {
       if (!slot(rank).confirmed) silent.push_back(rank);

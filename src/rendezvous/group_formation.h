@@ -18,8 +18,12 @@
 #include "rendezvous/invitation.h"
 #include "rendezvous/member_record.h"
 #include "rendezvous/store.h"
+#include "weft/error.h"
 
 namespace weft::rendezvous {
+
+/// kUnavailable, in one sentence; with the limit if the deadline is past.
+Error not_formed(const Invitation& invitation, base::Time deadline, const std::string& why);
 
 class GroupFormation {
  public:

@@ -7,12 +7,26 @@
 #include "base/clock.h"
 #include "rendezvous/group_formation.h"
 #include "rendezvous/open_stores.h"
+#include "weft/error.h"
 
 namespace weft::rendezvous {
 
+namespace {
+
+OpenStore open_store_of(const Invitation& invitation, base::Time deadline) {
+  try {
+    return open_store(invitation, deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnavailable) throw;
+    throw not_formed(invitation, deadline, error.message());
+  }
+}
+
+}  // namespace
+
 Group meet(const Invitation& invitation, const Member& self) {
   const base::Time deadline = base::later(std::chrono::steady_clock::now(), invitation.timeout);
-  const OpenStore open = open_store(invitation, deadline);
+  const OpenStore open = open_store_of(invitation, deadline);
   const MemberRecord mine{self.info.name, self.address, self.incarnation, random_id(),
                           invitation.world_size};
   Group group;

@@ -37,12 +37,19 @@ uint16_t parse_port(const std::string& text, const std::string& method) {
   return static_cast<uint16_t>(port);
 }
 
-std::shared_ptr<Store> open_tcp(const std::string& host, uint16_t port,
-                                const Invitation& invitation, base::Time deadline) {
+bool is_file(const Invitation& invitation) {
+  return invitation.method.starts_with("file://") && invitation.method.size() > 7;
+}
+
+bool hosts_store(const Invitation& invitation) {
   // torchrun hosts the store itself and says so.
   const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  const bool hosts = invitation.rank == 0 && !(hosted && std::string(hosted) == "True");
-  const auto role = hosts ? TcpStore::Role::kHost : TcpStore::Role::kGuest;
+  return !is_file(invitation) && invitation.rank == 0 && !(hosted && std::string(hosted) == "True");
+}
+
+std::shared_ptr<Store> open_tcp(const std::string& host, uint16_t port,
+                                const Invitation& invitation, base::Time deadline) {
+  const auto role = hosts_store(invitation) ? TcpStore::Role::kHost : TcpStore::Role::kGuest;
   return std::make_shared<TcpStore>(host, port, role, deadline);
 }
 
@@ -53,10 +60,6 @@ std::shared_ptr<Store> open_file(const std::string& path, base::Time deadline) {
         fmt::format("file:// needs an absolute path, the same for every member: \"{}\"", path));
   }
   return std::make_shared<FileStore>(path, deadline);
-}
-
-bool is_file(const Invitation& invitation) {
-  return invitation.method.starts_with("file://") && invitation.method.size() > 7;
 }
 
 std::shared_ptr<Store> open_by_method(const Invitation& invitation, base::Time deadline) {
@@ -81,7 +84,7 @@ std::shared_ptr<Store> open_by_method(const Invitation& invitation, base::Time d
 }
 
 struct Place {
-  std::shared_ptr<Store> kept;  // null for a file, in which a member is present only while it meets
+  std::shared_ptr<Store> kept;  // if this process hosts it
   int uses = 0;
 };
 
@@ -118,7 +121,7 @@ OpenStore open_store(const Invitation& invitation, base::Time deadline) {
   if (!store) store = open_by_method(invitation, deadline);
   std::lock_guard lock(places_mutex);
   Place& place = places()[key];
-  if (!is_file(invitation)) place.kept = store;
+  if (hosts_store(invitation)) place.kept = store;
   return {std::move(store), place.uses++};
 }
 

@@ -18,10 +18,10 @@ struct OpenStore {
   int earlier_uses = 0;
 };
 
-/// A store at a port is opened once and serves every group that the same rank of the same process
-/// joins there, one after the other: the rank that hosts it need not close and open its port
-/// between two groups. Throws kInvalidArgument for an unknown method, kUnavailable when the store
-/// cannot be reached.
+/// The rank that hosts a store at a port opens it once, and keeps it for the groups that the
+/// process joins there later and until it ends. Everybody else opens the store for each group: a
+/// member is present in a file, and depends on c10d's connections, only while it joins. Throws
+/// kInvalidArgument for an unknown method, kUnavailable when the store cannot be reached.
 OpenStore open_store(const Invitation& invitation, base::Time deadline);
 /// The group did not form: the next attempt meets where this one did.
 void forget_use(const Invitation& invitation);

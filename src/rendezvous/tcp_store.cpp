@@ -4,30 +4,33 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "rendezvous/reach.h"
+#include "rendezvous/run_until.h"
 #include "weft/error.h"
 
 namespace weft::rendezvous {
 
 namespace {
 
-std::chrono::milliseconds left_until(base::Time deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-      deadline - std::chrono::steady_clock::now());
-  return std::max(left, std::chrono::milliseconds(1));  // c10d takes zero for no limit
-}
+using C10dStore = c10::intrusive_ptr<c10d::Store>;
 
-c10::intrusive_ptr<c10d::Store> open_c10d(const std::string& host, uint16_t port,
-                                          TcpStore::Role role, base::Time deadline) {
+// A question that is asked shortly before the deadline still gets its answer.
+constexpr auto kLeastPatience = std::chrono::milliseconds(250);
+
+C10dStore open_c10d(const std::string& host, uint16_t port, TcpStore::Role role) {
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = role == TcpStore::Role::kHost;
   options.waitWorkers = false;
-  options.timeout = left_until(deadline);
+  // For a server that listens, as c10d cuts a limit to whole seconds and gives up after the first
+  // attempt where one second is left. The caller keeps the deadline.
+  options.timeout = std::chrono::seconds(10);
   options.multiTenant = true;
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
@@ -40,36 +43,67 @@ const Bytes& nothing() {
   return bytes;
 }
 
+// What c10d says, without the stack of its functions.
+std::string sentence_of(const std::exception& error) {
+  const auto* from_c10 = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = from_c10 ? from_c10->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
 }  // namespace
 
-template <typename F>
-auto TcpStore::ask(const F& question) {
+// Asks on a thread of its own: c10d waits for its server without a limit, also for one that is
+// stopped or that is no store at all.
+template <typename Question>
+auto TcpStore::ask(base::Time deadline, Question question) {
+  std::string failure = "does not answer";
+  const base::Time patience = std::chrono::steady_clock::now() + kLeastPatience;
   try {
-    return question();
+    auto answer = run_until(std::max(deadline, patience), std::move(question));
+    if (answer) return std::move(*answer);
   } catch (const std::exception& error) {
-    usable_ = false;
-    throw Error(ErrorCode::kUnavailable,
-                fmt::format("the store at {} failed: {}", place_, error.what()));
+    failure = "failed: " + sentence_of(error);
   }
+  usable_ = false;
+  throw Error(ErrorCode::kUnavailable, fmt::format("the store at {} {}", place_, failure));
 }
 
 TcpStore::TcpStore(const std::string& host, uint16_t port, Role role, base::Time deadline)
     : place_(fmt::format("{}:{}", host, port)) {
-  store_ = ask([&] { return open_c10d(host, port, role, deadline); });
+  if (role == Role::kHost) {
+    // The server listens on all interfaces of this host. Its own client needs no name for it.
+    store_ = ask(deadline, [port] { return open_c10d("127.0.0.1", port, Role::kHost); });
+  }
+  const std::string reason = wait_for_listener(host, port, deadline);
+  if (!reason.empty()) {
+    const char* hint =
+        role == Role::kHost
+            ? "this process hosts the store, so it must be an address of this host"
+            : "rank 0 or torchrun, which hosts the store, did not come or is elsewhere";
+    throw Error(ErrorCode::kUnavailable,
+                fmt::format("nobody answers at {} ({}): {}", place_, reason, hint));
+  }
+  if (role == Role::kGuest) {
+    store_ = ask(deadline, [host, port] { return open_c10d(host, port, Role::kGuest); });
+  }
 }
 
-void TcpStore::set(const std::string& key, const Bytes& value, base::Time) {
-  ask([&] { store_->set(key, value); });
+void TcpStore::set(const std::string& key, const Bytes& value, base::Time deadline) {
+  ask(deadline, [store = store_, key, value] {
+    store->set(key, value);
+    return true;
+  });
 }
 
-std::optional<Bytes> TcpStore::find(const std::string& key, base::Time) {
-  Bytes value = ask([&] { return store_->compareSet(key, nothing(), nothing()); });
+std::optional<Bytes> TcpStore::find(const std::string& key, base::Time deadline) {
+  Bytes value =
+      ask(deadline, [store = store_, key] { return store->compareSet(key, nothing(), nothing()); });
   if (value == nothing()) return std::nullopt;
   return value;
 }
 
-void TcpStore::remove(const std::string& key, base::Time) {
-  ask([&] { store_->deleteKey(key); });
+void TcpStore::remove(const std::string& key, base::Time deadline) {
+  ask(deadline, [store = store_, key] { return store->deleteKey(key); });
 }
 
 }  // namespace weft::rendezvous

@@ -16,7 +16,7 @@ class TcpStore final : public Store {
  public:
   enum class Role { kHost, kGuest };
 
-  /// The host serves the store in this process until it is destroyed.
+  /// The host serves the store in this process until it is destroyed; a guest waits for the host.
   TcpStore(const std::string& host, uint16_t port, Role role, base::Time deadline);
 
   void set(const std::string& key, const Bytes& value, base::Time deadline) override;
@@ -25,8 +25,8 @@ class TcpStore final : public Store {
   bool usable() const override { return usable_; }
 
  private:
-  template <typename F>
-  auto ask(const F& question);
+  template <typename Question>
+  auto ask(base::Time deadline, Question question);
 
   const std::string place_;
   c10::intrusive_ptr<c10d::Store> store_;

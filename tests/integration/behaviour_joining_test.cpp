@@ -1,9 +1,6 @@
 // What users rely on when a group is joined, and what lives beside it in a process.
 // SPDX-License-Identifier: BSD-3-Clause
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,12 +16,14 @@
 #include <weft/rpc.h>
 
 #include "base/temporary_directory.h"
+#include "support/free_port.h"
 #include "support/scenario.h"
 
 namespace weft::behaviour_joining {
 
 using namespace std::chrono_literals;
 using test::eventually;
+using test::free_port;
 using test::Workers;
 
 int64_t twice(int64_t n) { return 2 * n; }
@@ -57,18 +56,6 @@ int peer_of(int rank, int world_size) { return (rank + 1) % world_size; }
 bool calls_work(int rank, int world_size) {
   const int peer = peer_of(rank, world_size);
   return rpc_sync<twice>(peer, 21) == 42 && rpc_sync<where>(name_of(peer)) == name_of(peer);
-}
-
-int free_port() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  close(listener);
-  return ntohs(address.sin_port);
 }
 
 // --- 8, 9 --------------------------------------------------------------------------------------

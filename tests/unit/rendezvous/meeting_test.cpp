@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/temporary_directory.h"
+#include "support/free_port.h"
 #include "weft/error.h"
 
 namespace weft::rendezvous {
@@ -23,6 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
+using testing::Not;
 
 // Sets a variable for one test; null: unset.
 class Variable {
@@ -183,6 +185,69 @@ TEST(Meeting, NamesTheRanksThatDidNotCome) {
   EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
   EXPECT_EQ(failure.text, "the group of 3 at " + folder.file("store") +
                               " did not form within 100 ms; missing ranks: 0, 2");
+}
+
+TEST(Meeting, TheHostOfAStoreNamesTheRanksThatDidNotCome) {
+  const std::string method = "tcp://127.0.0.1:" + std::to_string(test::free_port());
+
+  const Failure failure = failure_of({method, 0, 3, 300ms});
+
+  EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
+  EXPECT_EQ(failure.text,
+            "the group of 3 at " + method + " did not form within 300 ms; missing ranks: 1, 2");
+  EXPECT_LT(failure.after, 10s);
+}
+
+TEST(Meeting, AStoreThatNobodyHostsIsGivenUpAtTheLimitAndNotBefore) {
+  const std::string method = "tcp://127.0.0.1:" + std::to_string(test::free_port());
+  // c10d cuts limits to whole seconds, and tries to connect once per second.
+  for (const auto limit : {300ms, 1700ms}) {
+    const Failure failure = failure_of({method, 1, 2, limit});
+
+    EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
+    EXPECT_THAT(failure.text, HasSubstr("within " + std::to_string(limit.count()) + " ms"));
+    EXPECT_THAT(failure.text, HasSubstr("nobody answers at 127.0.0.1:"));
+    EXPECT_THAT(failure.text, HasSubstr("Connection refused"));
+    EXPECT_THAT(failure.text, Not(HasSubstr("\n")));
+    EXPECT_GE(failure.after, limit);
+    EXPECT_LT(failure.after, limit + 10s);
+  }
+}
+
+TEST(Meeting, AStoreThatDoesNotAnswerIsGivenUpAtTheLimit) {
+  const test::SilentPort silent;
+  const std::string method = "tcp://127.0.0.1:" + std::to_string(silent.number());
+
+  const Failure failure = failure_of({method, 1, 40, 300ms});
+
+  EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
+  EXPECT_THAT(failure.text, HasSubstr("does not answer"));
+  EXPECT_THAT(failure.text, Not(HasSubstr("\n")));
+  EXPECT_LT(failure.after, 10s);
+}
+
+TEST(Meeting, APortThatIsTakenIsReportedAtOnceInOneLine) {
+  const test::SilentPort taken;
+
+  const Failure failure =
+      failure_of({"tcp://127.0.0.1:" + std::to_string(taken.number()), 0, 2, 60s});
+
+  EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
+  EXPECT_THAT(failure.text, HasSubstr("Address already in use"));
+  EXPECT_THAT(failure.text, Not(HasSubstr("\n")));
+  EXPECT_LT(failure.after, 30s);
+}
+
+TEST(Meeting, GroupsMeetAtAStoreOneAfterTheOther) {
+  const std::string method = "tcp://localhost:" + std::to_string(test::free_port());
+
+  const auto first = meet_all(method, {"a", "b", "c"});
+  const auto second = meet_all(method, {"d", "e", "f"});
+
+  for (const Outcome& outcome : first) EXPECT_EQ(outcome.error, "");
+  for (const Outcome& outcome : second) EXPECT_EQ(outcome.error, "");
+  EXPECT_EQ(second[0].group.members[2].info.name, "f");
+  EXPECT_NE(first[0].group.token, second[0].group.token);
 }
 
 // The members come at intervals shorter than the limit, the last one long after it.
