@@ -10,8 +10,8 @@ import threading
 
 from values import Reader, Signature, Tensor, Writer, travelling_name
 
-HELLO, CALL, REPLY, CANCEL, PING, PONG, GOODBYE = range(1, 8)
-NAMED, FAILED, NOTED = 1, 2, 4
+HELLO, CALL, REPLY, CANCEL, PING, PONG, GOODBYE, PIECE = range(1, 9)
+NAMED, FAILED, NOTED, IN_PIECES = 1, 2, 4, 8
 MAGIC = 0x0A0D544645578957
 VERSION = 3
 
@@ -74,6 +74,8 @@ class Stream:
     def __init__(self, connection):
         self.socket = connection
         self.sending = threading.Lock()
+        self.in_pieces = None  # the header of the frame that is coming in pieces
+        self.content = bytearray()
 
     def send(self, kind, flags=0, ident=0, rows=0, body=b"", bulk=b""):
         header = struct.pack("<BBHIQQ", kind, flags, rows, len(body), ident, len(bulk))
@@ -82,10 +84,31 @@ class Stream:
 
     def receive(self):
         """kind, flags, id, the body behind the table, tensors."""
-        kind, flags, rows, size, ident, bulk = struct.unpack("<BBHIQQ", self.exactly(24))
-        body = self.exactly(size)
-        tensors, start = Tensor.read_table(rows, body, self.exactly(bulk))
-        return kind, flags, ident, body[start:], tensors
+        while True:
+            header = struct.unpack("<BBHIQQ", self.exactly(24))
+            kind, flags, _, size, _, bulk = header
+            if flags & IN_PIECES:
+                self.in_pieces, self.content = header, bytearray()
+            elif kind != PIECE:
+                return self.frame(header, self.exactly(size + bulk))
+            elif self.add_piece(header):
+                return self.frame(self.in_pieces, bytes(self.content))
+
+    def add_piece(self, header):
+        """Whether it was the last one."""
+        _, _, _, size, ident, _ = header
+        _, _, _, body, owner, bulk = self.in_pieces
+        self.content += self.exactly(size)
+        if ident != owner or not 0 < size or len(self.content) > body + bulk:
+            raise ValueError(f"a piece of {size} bytes for {ident}")
+        return len(self.content) == body + bulk
+
+    @staticmethod
+    def frame(header, content):
+        kind, flags, rows, size, ident, _ = header
+        body = content[:size]
+        tensors, start = Tensor.read_table(rows, body, content[size:])
+        return kind, flags & ~IN_PIECES, ident, body[start:], tensors
 
     def exactly(self, size):
         data = bytearray()

@@ -29,7 +29,6 @@ DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "wire_protocol.md"
 LEASE = 8  # as the C++ worker has it
 ENDS_A_HANG = 120
 
-STRING = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >"
 ADD = Function.of("demo::add", "(i8,i8,)->i8")
 GREET = Function.of("demo::greet", "(s,)->s")
 SCALED = Function.of("demo::scaled", "([f8,],f8,)->[f8,]")
@@ -41,13 +40,9 @@ FAIL = Function.of("demo::fail", "(s,)->v")
 WAIT_FOR_CANCEL = Function.of("demo::wait_for_cancel", "()->b")
 ALIVE = Function.of("demo::counters_alive", "()->i8")
 LEND = Function.of("demo::lend", "(i8,)->RN4demo7CounterE")
-MAKE_COUNTER = Function.of("weft::detail::RemoteConstruction<demo::Counter, long>::run",
-                           "(R+N4demo7CounterE,i8,)->v")
-COUNTER_ADD = Function.of("weft::detail::RemoteMethod<demo::Counter, &demo::Counter::add>::Call<long, long>::run",
-                          "(R>N4demo7CounterE,i8,)->i8")
-COUNTER_LABEL = Function.of(
-    f"weft::detail::RemoteMethod<demo::Counter, &(demo::Counter::label({STRING} const&) const)>"
-    f"::Call<{STRING}, {STRING} >::run", "(R>N4demo7CounterE,s,)->s")
+MAKE_COUNTER = Function.of("remote<demo::Counter>", "(R+N4demo7CounterE,i8,)->v")
+COUNTER_ADD = Function.of("demo::Counter::add", "(R>N4demo7CounterE,i8,)->i8")
+COUNTER_LABEL = Function.of("demo::Counter::label", "(R>N4demo7CounterE,s,)->s")
 SQUARE = Function.of("client.square", "(i8,)->i8")
 REPORT = Function.of("sys.report", "(b,u8,)->{b,[i4,],}")
 SYS_ALIVE = Function.of("sys.alive", "()->v")
@@ -141,6 +136,7 @@ class WireClient(unittest.TestCase):
     def test_tensors_are_understood(self):
         small = self.call(DOUBLED, Tensor.of_floats([2, 3], [0, 1, 2, 3, 4, 5]))
         self.assertEqual((small.sizes, small.floats()), ([2, 3], [0, 2, 4, 6, 8, 10]))
+        # More than a piece: the reply comes in several.
         large = self.call(DOUBLED, Tensor.of_floats([1000, 300], [0.5] * 300_000))
         self.assertEqual((large.sizes, set(large.floats())), ([1000, 300], {1.0}))
 
