@@ -63,12 +63,13 @@ class Checkpoint {
   }
   void add(const std::string& name, optim::AnyDistributedOptimizer& optimizer);
 
-  /// Returns the new checkpoint's number; not while a step runs. Throws kStorageFailed, naming
-  /// worker and file, if something cannot be written, and leaves the previous checkpoint.
+  /// Returns the new checkpoint's number; not while a step runs. Every worker copies its part in
+  /// host memory before it writes it. Throws kStorageFailed, naming worker and file, if something
+  /// cannot be written, and leaves the previous checkpoint.
   uint64_t save(const Record& notes = {});
 
-  /// Puts everything back as it was saved; nothing if there is no checkpoint. All parts are read
-  /// and checked, by all workers, before anything is changed. Throws kStorageFailed if one is
+  /// Puts everything back as it was saved; nothing if there is no checkpoint. All parts are read,
+  /// once, and checked, by all workers, before anything is changed. Throws kStorageFailed if one is
   /// missing or damaged, kInvalidArgument if it is of another model, or what a call fails with.
   std::optional<Loaded> load();
   /// That one. Throws kInvalidArgument if there is none of this number.

@@ -37,6 +37,26 @@ struct Unrecorded {
   c10::AutoGradMode off{false};
 };
 
+/// Of several workers that do something at the same time: all are waited for before the first one
+/// that failed is complained about.
+class FirstFailure {
+ public:
+  template <typename F>
+  void of(const F& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      if (!error_) error_ = error;
+    }
+  }
+  void throw_if_any() const {
+    if (error_) throw *error_;
+  }
+
+ private:
+  std::optional<Error> error_;
+};
+
 }  // namespace
 
 /// What belongs into the checkpoints of a directory, by worker.
@@ -93,15 +113,17 @@ class Plan {
   void have_removed(const Args&... args);
   void remove_old();
   PartSeal seal_of(const Manifest& manifest, const std::string& worker, uint64_t number) const;
+  using Parts = std::map<std::string, RRef<ReadPart>>;  // by worker
+  Parts have_read(const Manifest& manifest, uint64_t number);
   template <auto F>
-  void have_parts(const Manifest& manifest, uint64_t number);
+  void have_parts(const Parts& parts);
   struct OwnEntries {
     Record notes;
     std::map<std::string, Record> others;
+    explicit OwnEntries(const std::vector<Entry>& entries);
     std::vector<Record> options(const std::string& optimizer) const;
     void check_kind(const std::string& optimizer, const std::string& kind) const;
   };
-  OwnEntries read_own(const Manifest& manifest, uint64_t number) const;
 
   Agent& agent_;
   const std::string directory_;
@@ -178,27 +200,23 @@ std::vector<Entry> Plan::own_entries(const Record& notes) const {
 
 Manifest Plan::write_parts(uint64_t number, uint64_t save, const Record& notes) {
   std::vector<std::pair<std::string, Future<PartReport>>> pending;
-  std::optional<Error> failure;
+  FirstFailure failure;
   for (const auto& [worker, items] : orders_) {
     PartOrder order = order_for(worker, number, save);
     if (worker == own_name()) order.entries = own_entries(notes);
-    try {
+    failure.of([&] {
       pending.emplace_back(worker, agent_.async<write_part>(to(worker), std::move(order)));
-    } catch (const Error& error) {
-      if (!failure) failure = error;
-    }
+    });
   }
   Manifest manifest{save, {}};
   for (const auto& [worker, future] : pending) {
-    try {
+    failure.of([&] {
       const PartReport report = future.wait();
       if (report.complaint) throw report.complaint.error(worker);
       manifest.parts[worker] = report.seal;
-    } catch (const Error& error) {
-      if (!failure) failure = error;
-    }
+    });
   }
-  if (failure) throw *failure;
+  failure.throw_if_any();
   return manifest;
 }
 
@@ -239,28 +257,43 @@ PartSeal Plan::seal_of(const Manifest& manifest, const std::string& worker, uint
       fmt::format("checkpoint {} in {} has no part of worker {}", number, directory_, worker));
 }
 
+// Every worker reads its part.
+Plan::Parts Plan::have_read(const Manifest& manifest, uint64_t number) {
+  std::vector<std::pair<std::string, Future<PartReading>>> pending;
+  FirstFailure failure;
+  for (const auto& [worker, items] : orders_) {
+    failure.of([&] {
+      pending.emplace_back(
+          worker, agent_.async<read_part>(to(worker), order_for(worker, number, manifest.save),
+                                          seal_of(manifest, worker, number)));
+    });
+  }
+  Parts parts;
+  for (const auto& [worker, future] : pending) {
+    failure.of([&] {
+      const PartReading reading = future.wait();
+      if (reading.complaint) throw reading.complaint.error(worker);
+      parts.emplace(worker, reading.part);
+    });
+  }
+  failure.throw_if_any();
+  return parts;
+}
+
 // Every worker does F with its part.
 template <auto F>
-void Plan::have_parts(const Manifest& manifest, uint64_t number) {
+void Plan::have_parts(const Parts& parts) {
   std::vector<std::pair<std::string, Future<rpc::Complaint>>> pending;
-  std::optional<Error> failure;
-  for (const auto& [worker, items] : orders_) {
-    try {
-      pending.emplace_back(worker,
-                           agent_.async<F>(to(worker), order_for(worker, number, manifest.save),
-                                           seal_of(manifest, worker, number)));
-    } catch (const Error& error) {
-      if (!failure) failure = error;
-    }
+  FirstFailure failure;
+  for (const auto& [worker, part] : parts) {
+    failure.of([&] { pending.emplace_back(worker, agent_.async<F>(to(worker), part)); });
   }
   for (const auto& [worker, future] : pending) {
-    try {
+    failure.of([&] {
       if (const auto complaint = future.wait()) throw complaint.error(worker);
-    } catch (const Error& error) {
-      if (!failure) failure = error;
-    }
+    });
   }
-  if (failure) throw *failure;
+  failure.throw_if_any();
 }
 
 Loaded Plan::load(uint64_t number) {
@@ -271,15 +304,15 @@ Loaded Plan::load(uint64_t number) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("there is no checkpoint {} in {}", number, directory_));
   }
-  const Manifest manifest = folder.read();
-  const OwnEntries own = read_own(manifest, number);
+  const Parts parts = have_read(folder.read(), number);
+  const OwnEntries own(parts.at(own_name()).local_value().rest());
   for (const auto& [name, optimizer] : optimizers_) {
     own.check_kind(name, name_of(optimizer->kind()));
     (void)optimizer->read_options(own.options(name));
   }
-  have_parts<check_part>(manifest, number);
+  have_parts<check_part>(parts);
   try {
-    have_parts<load_part>(manifest, number);
+    have_parts<load_part>(parts);
   } catch (const Error& error) {
     throw Error(error.code(), error.message() + "; others may have loaded their parts");
   }
@@ -287,13 +320,10 @@ Loaded Plan::load(uint64_t number) {
   return {number, own.notes};
 }
 
-Plan::OwnEntries Plan::read_own(const Manifest& manifest, uint64_t number) const {
-  const std::string part = Folder(directory_, number).part(own_name(), manifest.save);
-  OwnEntries own;
-  for (Entry& entry : read_entries(part, seal_of(manifest, own_name(), number))) {
-    (entry.name == kNotes ? own.notes : own.others[entry.name]) = std::move(entry.values);
+Plan::OwnEntries::OwnEntries(const std::vector<Entry>& entries) {
+  for (const Entry& entry : entries) {
+    (entry.name == kNotes ? notes : others[entry.name]) = entry.values;
   }
-  return own;
 }
 
 void Plan::OwnEntries::check_kind(const std::string& optimizer, const std::string& kind) const {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -53,9 +54,10 @@ void sync_directory(const std::string& path) {
   if (!directory || ::fsync(directory.get()) != 0) throw_storage("sync", path);
 }
 
-DurableFile::DurableFile(std::string path)
+DurableFile::DurableFile(std::string path, std::shared_ptr<Disk> disk)
     : path_(std::move(path)),
       unfinished_(path_ + ".unfinished"),
+      disk_(std::move(disk)),
       file_(::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) {
   if (!file_) throw_storage("create", unfinished_);
 }
@@ -65,19 +67,21 @@ DurableFile::~DurableFile() {
 }
 
 void DurableFile::write(std::span<const std::byte> bytes) {
-  checksum_.add(bytes.data(), bytes.size());
-  bytes_ += bytes.size();
   while (!bytes.empty()) {
-    const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
+    const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
+    const ssize_t written = disk_->write(file_.get(), piece);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw_storage("write", unfinished_);
-    bytes = bytes.subspan(static_cast<size_t>(written));
+    const auto done = static_cast<size_t>(written);
+    checksum_.add(piece.first(done));
+    bytes_ += done;
+    bytes = bytes.subspan(done);
   }
 }
 
 // The name must never lead to bytes that are not on the disk yet.
 void DurableFile::commit() {
-  if (::fsync(file_.get()) != 0) throw_storage("sync", unfinished_);
+  if (disk_->sync(file_.get()) != 0) throw_storage("sync", unfinished_);
   if (::rename(unfinished_.c_str(), path_.c_str()) != 0) throw_storage("rename", unfinished_);
   committed_ = true;
   try {

@@ -3,28 +3,21 @@
 
 #pragma once
 
-#include <sys/uio.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
-#include <boost/crc.hpp>
-
+#include "checkpoint/checksum.h"
+#include "checkpoint/disk.h"
 #include "transport/descriptor.h"
 
 namespace weft::checkpoint {
 
-/// CRC-64 of everything it was given (ECMA-182, reflected).
-class Checksum {
- public:
-  void add(const void* bytes, size_t size) { crc_.process_bytes(bytes, size); }
-  uint64_t value() const { return crc_.checksum(); }
-
- private:
-  boost::crc_optimal<64, 0x42F0E1EBA9EA3693, ~uint64_t{0}, ~uint64_t{0}, true, true> crc_;
-};
+/// The bytes of a file are read or written, and summed up, in pieces of this size: what the one has
+/// just touched is in the processor's cache for the other.
+constexpr size_t kPieceBytes = 256 * 1024;
 
 [[noreturn]] void throw_storage(const std::string& what, const std::string& path);
 
@@ -40,7 +33,7 @@ void sync_directory(const std::string& path);
 /// write a file of that name.
 class DurableFile {
  public:
-  explicit DurableFile(std::string path);
+  explicit DurableFile(std::string path, std::shared_ptr<Disk> disk = std::make_shared<Disk>());
   ~DurableFile();
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
@@ -54,6 +47,7 @@ class DurableFile {
  private:
   const std::string path_;
   const std::string unfinished_;
+  const std::shared_ptr<Disk> disk_;
   transport::Descriptor file_;
   bool committed_ = false;
   uint64_t bytes_ = 0;

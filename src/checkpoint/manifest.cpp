@@ -9,6 +9,7 @@
 #include <charconv>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ constexpr char kFirstLine[] = "weft checkpoint 1\n";
 
 uint64_t checksum_of(const std::string& text) {
   Checksum checksum;
-  checksum.add(text.data(), text.size());
+  checksum.add(std::as_bytes(std::span(text)));
   return checksum.value();
 }
 

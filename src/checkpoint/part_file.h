@@ -13,7 +13,6 @@
 
 #include "checkpoint/durable_file.h"
 #include "weft/record.h"
-#include "wire/frame_decoder.h"
 #include "wire/outbox.h"
 
 namespace weft::checkpoint {
@@ -32,7 +31,7 @@ struct PartSeal {
 
 class PartWriter {
  public:
-  explicit PartWriter(std::string path);
+  explicit PartWriter(std::string path, std::shared_ptr<Disk> disk = std::make_shared<Disk>());
   void add(const Entry& entry);
   PartSeal commit();
 
@@ -44,24 +43,10 @@ class PartWriter {
   uint64_t entries_ = 0;
 };
 
-/// All entries are checked against the seal before the first one is given out. Throws
-/// kStorageFailed.
-class PartReader {
- public:
-  PartReader(const std::string& path, const PartSeal& seal);
-  /// False at the end.
-  bool next(Entry& entry);
-
- private:
-  void verify(const PartSeal& seal);
-  void rewind();
-  size_t read_some(std::span<std::byte> to);
-  [[noreturn]] void fail(const std::string& why) const;
-
-  const std::string path_;
-  transport::Descriptor file_;
-  std::unique_ptr<wire::FrameDecoder> decoder_;
-  uint64_t entries_ = 0;
-};
+/// All entries of a part. Its file is read once: the entries are decoded as the bytes come, and
+/// given out when the whole file has turned out to be as it was sealed. Throws kStorageFailed if
+/// the file cannot be read or is another one.
+std::vector<Entry> read_entries(const std::string& path, const PartSeal& seal,
+                                std::shared_ptr<Disk> disk = std::make_shared<Disk>());
 
 }  // namespace weft::checkpoint

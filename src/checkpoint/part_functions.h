@@ -1,4 +1,5 @@
-// What workers do for a checkpoint of another worker's: each writes, checks and loads its own part.
+// What workers do for a checkpoint of another worker's: each writes its own part, or reads its file
+// once, compares what it has read with what it has, and loads it.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/part_contents.h"
 #include "checkpoint/part_file.h"
 #include "optim/owner_optimizer.h"
 #include "rpc/complaint.h"
@@ -31,12 +33,34 @@ struct PartReport {
   rpc::Complaint complaint;
 };
 
+/// A part whose file was read, and found to be as it was sealed. Whoever loads has references to
+/// the parts of all workers; when the references go, so does the memory, also if it dies.
+class ReadPart {
+ public:
+  /// Throws kStorageFailed.
+  ReadPart(PartOrder order, const PartSeal& seal);
+
+  /// Throws kInvalidArgument if it does not fit what this worker has.
+  void check() const;
+  /// Checks, then loads.
+  void load() const;
+  /// Of the worker itself, and of whoever saved.
+  const std::vector<Entry>& rest() const { return contents_.rest(); }
+
+ private:
+  PartOrder order_;
+  Contents contents_;
+};
+
+struct PartReading {
+  RRef<ReadPart> part;  // empty if there is a complaint
+  rpc::Complaint complaint;
+};
+
 PartReport write_part(PartOrder order);
-/// Everything load_part does but changing anything.
-rpc::Complaint check_part(PartOrder order, PartSeal seal);
-rpc::Complaint load_part(PartOrder order, PartSeal seal);
-/// What write_part was given as it is.
-std::vector<Entry> read_entries(const std::string& part, const PartSeal& seal);
+PartReading read_part(PartOrder order, PartSeal seal);
+rpc::Complaint check_part(RRef<ReadPart> part);
+rpc::Complaint load_part(RRef<ReadPart> part);
 /// Removes what there is of checkpoints other than these, up to the last of them.
 void keep_only(std::string directory, std::vector<uint64_t> numbers);
 /// Removes what an attempt to save has left.

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -15,6 +16,8 @@
 #include "base/temporary_directory.h"
 #include "checkpoint/manifest.h"
 #include "support/loopback_group.h"
+#include "support/scenario.h"
+#include "unit/checkpoint/test_disk.h"
 
 namespace weft::checkpoint {
 namespace {
@@ -91,6 +94,14 @@ void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
 
 class Checkpoints : public testing::Test {
  protected:
+  /// A worker's files go through this disk from now on.
+  template <typename D>
+  std::shared_ptr<D> give_disk(size_t rank) {
+    auto disk = std::make_shared<D>();
+    Storage::of(*detail::AgentAccess::core(group[rank])).use(disk);
+    return disk;
+  }
+
   test::LoopbackGroup group{{"a", "b", "c"}};
   base::TemporaryDirectory directory{"weft-checkpoint"};
 };
@@ -111,6 +122,54 @@ TEST_F(Checkpoints, GoOnBitForBit) {
   EXPECT_EQ(std::get<int64_t>(loaded->notes.at("epoch")), 3);
   EXPECT_EQ(resumed.optimizer().lr(), 0.02);
   expect_equal(resumed.everything(), training.everything());
+}
+
+TEST_F(Checkpoints, StepsGoOnWhileAPartIsWritten) {
+  Training training(group, directory.path());
+  training.step();
+  const auto saved = training.everything();
+  const auto disk = give_disk<HeldDisk>(1);
+  uint64_t number = 0;
+  std::thread saving([&] { number = training.checkpoint.save(); });
+  disk->wait_until_it_writes();
+
+  EXPECT_NO_THROW(training.step());
+  EXPECT_NO_THROW((void)training.optimizer().state());
+  disk->release();
+  saving.join();
+
+  EXPECT_FALSE(at::equal(training.everything()[0], saved[0]));
+  training.checkpoint.load(number);
+  expect_equal(training.everything(), saved);
+}
+
+TEST_F(Checkpoints, EveryPartIsReadOnce) {
+  Training training(group, directory.path());
+  training.step();
+  const Folder folder(directory.path(), training.checkpoint.save());
+  const auto manifest = folder.read();
+  std::vector<std::shared_ptr<CountingDisk>> disks;
+  for (size_t i = 0; i < group.size(); ++i) disks.push_back(give_disk<CountingDisk>(i));
+
+  training.checkpoint.load();
+
+  EXPECT_EQ(disks[0]->bytes_read, manifest.parts.at("a").bytes);
+  EXPECT_EQ(disks[1]->bytes_read, manifest.parts.at("b").bytes);
+  EXPECT_EQ(disks[2]->bytes_read, manifest.parts.at("c").bytes);
+}
+
+TEST_F(Checkpoints, PartsThatWereReadAreFreedAfterwards) {
+  Training training(group, directory.path());
+  const Folder folder(directory.path(), training.checkpoint.save());
+  const auto owned_by_b = [this] { return group[1].debug_info().counters.at("rrefs.owned"); };
+  const uint64_t before = owned_by_b();
+
+  training.checkpoint.load();
+  EXPECT_TRUE(test::eventually([&] { return owned_by_b() == before; }));
+
+  std::filesystem::remove(folder.part("c", folder.read().save));
+  EXPECT_THROW(training.checkpoint.load(), Error);
+  EXPECT_TRUE(test::eventually([&] { return owned_by_b() == before; }));
 }
 
 TEST_F(Checkpoints, NothingIsLoadedFromNothing) {

@@ -11,6 +11,7 @@
 
 #include "base/temporary_directory.h"
 #include "checkpoint/manifest.h"
+#include "unit/checkpoint/test_disk.h"
 
 namespace weft::checkpoint {
 namespace {
@@ -30,8 +31,8 @@ class PartFile : public testing::Test {
   base::TemporaryDirectory directory{"weft-part"};
   const std::string path = directory.path() + "/a.part";
 
-  PartSeal write() {
-    PartWriter writer(path);
+  PartSeal write(std::shared_ptr<Disk> disk = std::make_shared<Disk>()) {
+    PartWriter writer(path, std::move(disk));
     writer.add({"", "generator", {{"value", at::arange(5)}}});
     writer.add({"module", "weight", {{"value", at::ones({300, 300}).t()}, {"none", at::Tensor()}}});
     writer.add(
@@ -45,12 +46,7 @@ class PartFile : public testing::Test {
   void replace(const std::string& bytes) const {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
   }
-  std::vector<Entry> read(const PartSeal& seal) const {
-    PartReader reader(path, seal);
-    std::vector<Entry> entries;
-    for (Entry entry; reader.next(entry);) entries.push_back(entry);
-    return entries;
-  }
+  std::vector<Entry> read(const PartSeal& seal) const { return read_entries(path, seal); }
 };
 
 TEST_F(PartFile, GivesBackWhatWasWritten) {
@@ -91,6 +87,51 @@ TEST_F(PartFile, EveryFlippedBitAndEveryCutIsFound) {
   }
 }
 
+// Few enough for every bit: lengths, tables of tensors and names, all of them are decoded before
+// the checksum is known.
+TEST_F(PartFile, EveryFlippedBitOfASmallOneIsFound) {
+  PartWriter writer(path);
+  writer.add({"module", "weight", {{"value", at::eye(3).to_sparse()}, {"step", int64_t{7}}}});
+  const PartSeal seal = writer.commit();
+  const std::string whole = bytes();
+  ASSERT_LT(whole.size(), 1000u);
+  for (size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string damaged = whole;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    replace(damaged);
+    EXPECT_THAT([&] { read(seal); }, is_damaged("a.part is damaged: its checksum is")) << bit;
+  }
+}
+
+TEST_F(PartFile, BytesBehindItsEndAreFound) {
+  const PartSeal seal = write();
+  for (const size_t more : {size_t{1}, size_t{100}, size_t{1} << 20}) {
+    replace(bytes().substr(0, seal.bytes) + std::string(more, 'x'));
+    EXPECT_THAT([&] { read(seal); }, is_damaged("more than " + std::to_string(seal.bytes)));
+  }
+}
+
+TEST_F(PartFile, IsReadOnce) {
+  const PartSeal seal = write();
+  const auto disk = std::make_shared<CountingDisk>();
+
+  read_entries(path, seal, disk);
+
+  EXPECT_EQ(disk->bytes_read, seal.bytes);
+}
+
+TEST_F(PartFile, ADiskThatDoesLittleAtATimeIsAskedAgain) {
+  const auto disk = std::make_shared<ReluctantDisk>();
+  PartWriter writer(path, disk);
+  writer.add({"module", "weight", {{"value", at::arange(300)}}});
+  const PartSeal seal = writer.commit();
+
+  const auto entries = read_entries(path, seal, disk);
+
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_TRUE(at::equal(std::get<at::Tensor>(entries[0].values.at("value")), at::arange(300)));
+}
+
 // Whatever bytes carry a right checksum: an error, never more.
 TEST_F(PartFile, BytesThatAreNoEntriesAreRefused) {
   write();
@@ -100,7 +141,7 @@ TEST_F(PartFile, BytesThatAreNoEntriesAreRefused) {
     damaged[16 + i % 900] = static_cast<char>(damaged[16 + i % 900] + 1 + static_cast<char>(i));
     replace(damaged);
     Checksum checksum;
-    checksum.add(damaged.data(), damaged.size());
+    checksum.add(std::as_bytes(std::span(damaged)));
     EXPECT_THAT([&] { read({damaged.size(), checksum.value()}); }, is_damaged("a.part")) << i;
   }
 }

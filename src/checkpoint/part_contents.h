@@ -1,0 +1,45 @@
+// What a worker's part of a checkpoint has: the state of modules and optimizers, as entries.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/part_file.h"
+#include "optim/owner_optimizer.h"
+#include "weft/nn.h"
+
+namespace weft::checkpoint {
+
+/// Entries with copies of all tensors, in memory that nobody else writes to. For somebody who has
+/// Stepping locked.
+void add_generator(std::vector<Entry>& entries);
+void add_module(const std::string& item, const torch::nn::Module& module,
+                std::vector<Entry>& entries);
+void add_optimizer(const std::string& item, const optim::OwnerOptimizer& optimizer,
+                   std::vector<Entry>& entries);
+
+/// The entries of a part by item. All but rest() throw kInvalidArgument for what is not there.
+class Contents {
+ public:
+  explicit Contents(std::vector<Entry> entries);
+
+  nn::ModuleState module(const std::string& item) const;
+  optim::OwnerOptimizer::State optimizer(const std::string& item, size_t groups) const;
+  /// The state of the worker's random generator, if it is one of this libtorch's.
+  const at::Tensor& generator() const;
+  /// Of the worker itself, and of whoever saved.
+  const std::vector<Entry>& rest() const;
+
+ private:
+  const std::vector<Entry>& find(const std::string& item) const;
+
+  std::map<std::string, std::vector<Entry>> items_;
+};
+
+void set_generator_state(const at::Tensor& state);
+
+}  // namespace weft::checkpoint
