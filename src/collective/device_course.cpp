@@ -2,6 +2,8 @@
 #include "collective/device_course.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -9,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "weft/error.h"
+#include "wire/dtype.h"
 
 namespace weft::collective {
 
@@ -99,9 +102,16 @@ class OfSameSizes final : public DeviceCourse {
   DeviceWork work_;
 };
 
-// The type, then the shape.
+// The type's number on the wire, then the shape. libtorch's own numbers stay out of it: another
+// member may run another version.
 std::vector<int64_t> description_of(const at::Tensor& tensor) {
-  std::vector<int64_t> description{static_cast<int64_t>(tensor.scalar_type())};
+  const auto type = wire::dtype_to_wire(tensor.scalar_type());
+  if (!type) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("all_gather of {}, a type that does not travel",
+                            c10::toString(tensor.scalar_type())));
+  }
+  std::vector<int64_t> description{*type};
   description.insert(description.end(), tensor.sizes().begin(), tensor.sizes().end());
   return description;
 }
@@ -109,20 +119,18 @@ std::vector<int64_t> description_of(const at::Tensor& tensor) {
 // Of another member.
 at::Tensor make_like(const std::vector<int64_t>& description, at::Device device) {
   bool fits = !description.empty() && description.size() <= kMostDimensions &&
-              description[0] >= 0 &&
-              description[0] < static_cast<int64_t>(c10::ScalarType::Undefined);
+              description[0] >= 0 && description[0] <= std::numeric_limits<uint8_t>::max();
   int64_t elements = 1;
   for (size_t i = 1; fits && i < description.size(); ++i) {
     const int64_t size = description[i];
     fits = size >= 0 && (size == 0 || elements <= kMostElements / size);
     if (fits) elements *= size;
   }
-  const auto type = fits ? static_cast<c10::ScalarType>(description[0]) : at::kByte;
-  if (!fits || c10::isQIntType(type)) {
-    throw Error(ErrorCode::kBadMessage, "the description of a tensor that cannot be");
-  }
+  const auto type =
+      fits ? wire::dtype_from_wire(static_cast<uint8_t>(description[0])) : std::nullopt;
+  if (!type) throw Error(ErrorCode::kBadMessage, "the description of a tensor that cannot be");
   const at::IntArrayRef sizes(description.data() + 1, description.size() - 1);
-  return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
+  return at::empty(sizes, at::TensorOptions().dtype(*type).device(device));
 }
 
 class Gathering final : public DeviceCourse {

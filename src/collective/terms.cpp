@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "weft/error.h"
+#include "wire/dtype.h"
 
 namespace weft::collective {
 
@@ -75,7 +76,9 @@ Terms terms_of(Kind kind, const Tensors& tensors, ReduceOp op, int root) {
   }
   if (tensors.empty() || kind == Kind::kAllGather) return terms;
   const c10::ScalarType type = tensors.front().scalar_type();
-  terms.type = static_cast<uint8_t>(type);
+  const auto number = wire::dtype_to_wire(type);
+  if (!number) refuse(kind, fmt::format("{}, a type that does not travel", c10::toString(type)));
+  terms.type = *number;
   if (reduces(kind) && op == ReduceOp::kAverage && c10::isIntegralType(type, true)) {
     refuse(kind, fmt::format("{}: integers have no average; take the sum", c10::toString(type)));
   }
@@ -94,10 +97,9 @@ std::string describe(const Terms& terms) {
   text += fmt::format("{} of {} tensor{}", terms.on_device ? " on accelerators" : "", terms.tensors,
                       terms.tensors == 1 ? "" : "s");
   if (kind == Kind::kAllGather) return text;
-  const bool known = terms.type < static_cast<uint8_t>(c10::ScalarType::NumOptions);
+  const auto type = wire::dtype_from_wire(terms.type);
   return text + fmt::format(" with {} elements of {}", terms.elements,
-                            known ? c10::toString(static_cast<c10::ScalarType>(terms.type))
-                                  : "an unknown type");
+                            type ? c10::toString(*type) : "an unknown type");
 }
 
 Error told_error(uint8_t code, const std::string& cause) {

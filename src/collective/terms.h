@@ -31,7 +31,7 @@ enum class Kind : uint8_t {
 struct Terms {
   uint8_t kind = 0;
   uint8_t op = 0;
-  uint8_t type = 0;       // of the elements
+  uint8_t type = 0;       // of the elements, as on the wire (wire/dtype.h); 0 where it may differ
   uint8_t on_device = 0;  // from accelerator to accelerator, or 0
   int32_t root = -1;
   uint64_t tensors = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include <ATen/ops/empty.h>
@@ -11,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "collective/travelling.h"
+#include "wire/dtype.h"
 
 namespace weft::nn {
 
@@ -88,11 +90,12 @@ void check_same(Channel& channel, const std::vector<WorkerInfo>& members,
 
 void broadcast_all(const collective::Line& line, const std::vector<int>& ranks,
                    const std::vector<at::Tensor>& tensors, int root) {
-  // Those of one operation have one type, and go the same way.
-  std::map<std::pair<c10::ScalarType, bool>, std::vector<Travelling>> alike;
+  // The tensors of one operation have one type, and go the same way. The types are in the order of
+  // their numbers on the wire, which is the same for members with other versions of libtorch.
+  std::map<std::pair<std::optional<uint8_t>, bool>, std::vector<Travelling>> alike;
   for (const at::Tensor& each : tensors) {
     const bool direct = line.is_direct(Kind::kBroadcast, {each}, ranks);
-    alike[{each.scalar_type(), direct}].emplace_back(each, direct);
+    alike[{wire::dtype_to_wire(each.scalar_type()), direct}].emplace_back(each, direct);
   }
   std::vector<Future<collective::Outcome>> begun;
   for (const auto& [key, travelling] : alike) {

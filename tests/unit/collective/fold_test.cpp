@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/error.h"
+#include "wire/dtype.h"
 
 namespace weft::collective {
 namespace {
@@ -185,6 +186,19 @@ TEST(Terms, RefuseWhatCannotBeReduced) {
   EXPECT_THAT(of({at::ones({2}), at::ones({2}, at::kDouble)}, ReduceOp::kSum),
               is_refused("Double and of Float"));
   EXPECT_NO_THROW(terms_of(Kind::kAllGather, {at::ones({2}).to_sparse()}));
+}
+
+// Members may run different versions of libtorch, whose own numbers differ from these.
+TEST(Terms, CarryTheTypesNumberOnTheWire) {
+  for (const auto type : {at::kByte, at::kLong, at::kHalf, at::kFloat, at::kBool, at::kBFloat16}) {
+    const Terms terms = terms_of(Kind::kAllReduce, {at::ones({2}).to(type)});
+
+    EXPECT_EQ(terms.type, *wire::dtype_to_wire(type)) << type;
+    EXPECT_NE(terms.type, static_cast<uint8_t>(type)) << type;
+    EXPECT_THAT(describe(terms), testing::EndsWith(c10::toString(type)));
+  }
+  EXPECT_THAT([] { terms_of(Kind::kBroadcast, {at::empty({2}, at::kQInt8)}); },
+              Throws<Error>(Property(&Error::message, HasSubstr("QInt8"))));
 }
 
 TEST(Terms, DescribeThemselves) {
