@@ -74,7 +74,8 @@ class AnyDistributedOptimizer {
   /// same context after it threw, it completes the step: whoever has applied it does not again.
   /// Throws kInvalidArgument, before anything is sent, if there was no backward() in the context,
   /// if an option makes no sense, or if another step came after the one of this context that
-  /// failed.
+  /// failed; and before anything is changed on any owner, if a gradient is sparse and the class or
+  /// its options take none.
   void step(const autograd::Context& context, std::optional<Timeout> timeout = std::nullopt);
   /// For functions that were called in somebody else's context.
   void step(int64_t context_id, std::optional<Timeout> timeout = std::nullopt);

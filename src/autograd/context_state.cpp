@@ -253,10 +253,12 @@ void ContextState::publish(Leaves fresh, LeafStage::Gradients staged) {
   }
   sum.add(std::move(fresh));
   for (auto& [leaf, gradient] : staged) sum.put(leaf, std::move(gradient));
+  const bool has_sparse = sum.has_sparse();
   {
     Lock lock(mutex_);
     if (life_ != Life::kGood) return;
     std::swap(gradients_, sum);
+    has_sparse_ = has_sparse;
     dispatch_.on_ran();
   }
   report_if_done();
@@ -270,10 +272,15 @@ void ContextState::on_delivered(int to, uint64_t pass) {
   report_if_done();
 }
 
-void ContextState::on_finished(int rank) {
+void ContextState::on_finished(int rank, const RunReport& report) {
   {
     Lock lock(mutex_);
     dispatch_.on_finished(rank);
+    if (report.has_sparse) {
+      workers_with_sparse_.insert(rank);
+    } else {
+      workers_with_sparse_.erase(rank);
+    }
   }
   report_if_done();
 }
@@ -281,13 +288,15 @@ void ContextState::on_finished(int rank) {
 void ContextState::report_if_done() {
   std::shared_ptr<Promise<RunReport>> run;
   std::optional<std::vector<ReturnedGradients>> gradients;
+  bool has_sparse = false;
   {
     Lock lock(mutex_);
     if (life_ != Life::kGood) return;
     gradients = dispatch_.take_report();
     if (gradients) run = std::move(run_);
+    has_sparse = has_sparse_;
   }
-  if (run) run->set_value(RunReport{std::move(*gradients)});
+  if (run) run->set_value(RunReport{std::move(*gradients), has_sparse});
 }
 
 void ContextState::send(PassPart::Outgoing outgoing) {
@@ -421,6 +430,11 @@ void ContextState::replace_gradients(const std::vector<at::Tensor>& leaves,
 std::set<int> ContextState::participants() const {
   Lock lock(mutex_);
   return participants_;
+}
+
+std::set<int> ContextState::workers_with_sparse() const {
+  Lock lock(mutex_);
+  return workers_with_sparse_;
 }
 
 void ContextState::note_participant(int rank) {

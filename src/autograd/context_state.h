@@ -65,8 +65,8 @@ class ContextState final : public rpc::Companion {
   void on_gradients(int from, ReturnedGradients returned);
   /// Gradients that were sent from here have arrived.
   void on_delivered(int to, uint64_t pass);
-  /// That worker has finished its part, so all that was sent to it has.
-  void on_finished(int rank);
+  /// That worker has finished its part, so all that was sent to it has arrived.
+  void on_finished(int rank, const RunReport& report);
   /// They could not be sent, or something else went wrong here: the creator is told.
   void fail(const std::string& cause);
 
@@ -100,6 +100,8 @@ class ContextState final : public rpc::Companion {
   uint64_t next_pass() { return ++last_pass_; }
   /// Of the creator.
   bool has_had_a_pass() const { return last_pass_ > 0; }
+  /// Of the creator: the ranks of all workers that have sparse gradients in this context.
+  std::set<int> workers_with_sparse() const;
   bool busy() const;
   size_t messages() const { return tape_.size(); }
   size_t leaves() const;
@@ -172,6 +174,8 @@ class ContextState final : public rpc::Companion {
   std::string cause_;
   std::set<int> participants_;
   Leaves gradients_;
+  bool has_sparse_ = false;            // among `gradients_`
+  std::set<int> workers_with_sparse_;  // the creator's: as the last reports say
   std::vector<Event> events_;
   std::shared_ptr<Promise<RunReport>> run_;  // while a pass is ordered and not finished
   Dispatch dispatch_;

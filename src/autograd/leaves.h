@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -39,6 +40,10 @@ class Leaves {
     return pairs;
   }
   size_t size() const { return entries_.size(); }
+  bool has_sparse() const {
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [](const auto& each) { return each.second.gradient.is_sparse(); });
+  }
 
  private:
   struct Entry {

@@ -178,7 +178,7 @@ void PassLead::await_finished() {
 
 void PassLead::take_gradients(int rank, RunReport report) {
   for (ReturnedGradients& each : report.gradients) state_.on_gradients(rank, std::move(each));
-  state_.on_finished(rank);
+  state_.on_finished(rank, report);
 }
 
 template <typename T>

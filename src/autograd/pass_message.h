@@ -47,6 +47,7 @@ struct RunOrder {
 /// The answer, when there is nothing left to do. That something went wrong is the call's error.
 struct RunReport {
   std::vector<ReturnedGradients> gradients;
+  bool has_sparse = false;  // some leaf of the worker has a sparse gradient in the context now
 };
 
 }  // namespace weft::autograd

@@ -38,6 +38,24 @@ void check_argument(const std::string& of, const F& make) {
   }
 }
 
+/// The time that the calls of one operation have together.
+class TimeLimit {
+ public:
+  /// Nothing: every call has the default timeout. Zero: no limit.
+  explicit TimeLimit(std::optional<Timeout> limit) : limit_(limit) {}
+
+  /// For a call that is made now. Never zero unless there is no limit.
+  std::optional<Timeout> left() const {
+    if (!limit_ || limit_->count() <= 0) return limit_;
+    return std::max<Timeout>(*limit_ - (Clock::now() - start_), std::chrono::milliseconds(1));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const std::optional<Timeout> limit_;
+  const Clock::time_point start_ = Clock::now();
+};
+
 // Calls of the optimizer's own are no part of a computation.
 struct Unrecorded {
   c10::AutoGradMode off{false};
@@ -86,23 +104,17 @@ inline rpc::Complaint complaint_in(const OwnerOptimizer::State&) { return {}; }
 // Everything they are asked for may be asked again: when the connection broke and the owner lives,
 // it is. Returns when all have answered or will not.
 template <auto Method, typename Arguments>
-auto OptimizerDriver::ask_owners(std::optional<Timeout> timeout, const Arguments& arguments) const {
-  using Clock = std::chrono::steady_clock;
+auto OptimizerDriver::ask_owners(const TimeLimit& time, const Arguments& arguments) const {
   using Remote = weft::detail::RemoteMethod<OwnerOptimizer, Method>;
   using Access = weft::detail::RRefAccess;
   const Unrecorded calls;
-  const auto start = Clock::now();
   // To somebody who waits for it at once: not to be sent together with what may come later.
   const auto send = [&](size_t i) {
-    std::optional<Timeout> left = timeout;
-    if (timeout && timeout->count() > 0) {
-      left = std::max<Timeout>(*timeout - (Clock::now() - start), std::chrono::milliseconds(1));
-    }
     const RRef<OwnerOptimizer>& owner = owners_[i].optimizer;
     const weft::detail::RRefTarget<OwnerOptimizer> target(Access::handle(owner)->id());
     const auto call = [&](const auto&... args) {
-      return Access::call<typename Remote::CallFunction>(owner, CallOptions{left}, /*waits=*/true,
-                                                         target, args...);
+      return Access::call<typename Remote::CallFunction>(owner, CallOptions{time.left()},
+                                                         /*waits=*/true, target, args...);
     };
     return std::apply(call, arguments(i));
   };
@@ -145,7 +157,7 @@ auto OptimizerDriver::ask_owners(std::optional<Timeout> timeout, const Arguments
 
 template <auto Method, typename... Args>
 auto OptimizerDriver::ask_all(const Args&... args) const {
-  return ask_owners<Method>(std::nullopt, [&](size_t) { return std::tie(args...); });
+  return ask_owners<Method>(TimeLimit(std::nullopt), [&](size_t) { return std::tie(args...); });
 }
 
 template <typename Answers>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "optim/optimizer_driver.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -133,17 +134,15 @@ void OptimizerDriver::check_options() const {
   }
 }
 
-uint64_t OptimizerDriver::number_for(int64_t context) {
-  if (unfinished_ == context) return number_;  // the same step
+uint64_t OptimizerDriver::number_for(int64_t context) const {
+  if (unfinished_ && unfinished_->context == context) return number_;  // the same step
   if (given_up_.contains(context)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the step of autograd context {} failed and another one came after it; "
                             "it cannot be completed any more",
                             context));
   }
-  if (unfinished_) given_up_.insert(*unfinished_);
-  unfinished_ = context;
-  return ++number_;
+  return number_ + 1;
 }
 
 namespace {
@@ -167,7 +166,7 @@ std::optional<Error> failure_of(const std::string& step,
   for (const OwnerOutcome& each : outcomes) {
     changed |= each.applied != Applied::kNo;
     if (each.failure.empty()) {
-      applied += (applied.empty() ? "" : ", ") + each.owner.name;
+      if (each.applied == Applied::kYes) applied += (applied.empty() ? "" : ", ") + each.owner.name;
       continue;
     }
     failures += fmt::format("; {} ({}): {}", each.owner.name, word(each.applied), each.failure);
@@ -185,28 +184,80 @@ void OptimizerDriver::step(int64_t context, std::optional<Timeout> timeout) {
   check_context(context);
   std::lock_guard one_at_a_time(stepping_);
   check_options();
-  std::vector<Record> options = write_options();
-  // What is known of this step, if it is not the first attempt.
-  const std::vector<OwnerOutcome> before =
-      unfinished_ == context ? last_step() : std::vector<OwnerOutcome>();
-  const StepOrder order{number_for(context), context, std::move(options)};
+  const TimeLimit time(timeout);
+  const StepOrder order{number_for(context), context, write_options()};
+  if (may_be_refused(context)) ask_first(order, time);
+  begin(order);
   const auto answers =
-      ask_owners<&OwnerOptimizer::step>(timeout, [&](size_t) { return std::tie(order); });
+      ask_owners<&OwnerOptimizer::step>(time, [&](size_t) { return std::tie(order); });
   std::vector<OwnerOutcome> outcomes;
   for (size_t i = 0; i < owners_.size(); ++i) {
     outcomes.push_back(outcome_of(owners_[i].info, answers[i]));
-    if (answers[i].error && outcomes[i].applied == Applied::kNo && i < before.size()) {
-      outcomes[i].applied = before[i].applied;  // not now, but perhaps then
+    if (answers[i].error && outcomes[i].applied == Applied::kNo) {
+      outcomes[i].applied = outcomes_before(context)[i].applied;  // not now, but perhaps then
     }
   }
-  const auto failure =
-      failure_of(fmt::format("step {} of {}", order.number, name_of(kind_)), outcomes);
-  {
-    std::lock_guard lock(mutex_);
-    outcomes_ = std::move(outcomes);
+  if (const auto failure = note(order, std::move(outcomes))) {
+    unfinished_->outcomes = last_step();
+    throw *failure;
   }
-  if (failure) throw *failure;
   unfinished_.reset();
+}
+
+// The worker that made the context was told by every backward pass which workers have sparse
+// gradients; other workers do not know. Options that take sparse gradients need not be asked about.
+bool OptimizerDriver::may_be_refused(int64_t context) const {
+  const auto& groups = options_->param_groups();
+  const bool takes_all = std::all_of(groups.begin(), groups.end(), [this](const auto& group) {
+    return kind_.takes_sparse(group.options());
+  });
+  if (takes_all) return false;
+  const auto state = autograd::Contexts::of(*agent_).get(context);
+  if (state->creator() != agent_->runtime().self().info.id) return true;
+  const std::set<int> sparse = state->workers_with_sparse();
+  return std::any_of(owners_.begin(), owners_.end(),
+                     [&sparse](const Owner& each) { return sparse.contains(each.info.id); });
+}
+
+// Throws if an owner refuses the step: then nobody is told to apply it.
+void OptimizerDriver::ask_first(const StepOrder& order, const TimeLimit& time) {
+  const auto answers =
+      ask_owners<&OwnerOptimizer::check_step>(time, [&](size_t) { return std::tie(order); });
+  std::vector<OwnerOutcome> outcomes = outcomes_before(order.context);
+  for (size_t i = 0; i < owners_.size(); ++i) {
+    const auto& [complaint, error] = answers[i];
+    outcomes[i].failure = error ? error->message() : complaint->text;
+    if (error) outcomes[i].code = error->code();
+    if (!error && *complaint) outcomes[i].code = static_cast<ErrorCode>(complaint->code);
+  }
+  if (const auto failure = note(order, std::move(outcomes))) throw *failure;
+}
+
+// By owner: what earlier attempts at the step of `context` did.
+std::vector<OwnerOutcome> OptimizerDriver::outcomes_before(int64_t context) const {
+  if (unfinished_ && unfinished_->context == context && !unfinished_->outcomes.empty()) {
+    return unfinished_->outcomes;
+  }
+  std::vector<OwnerOutcome> none;
+  for (const Owner& each : owners_) none.push_back({each.info, Applied::kNo});
+  return none;
+}
+
+// From here on owners may apply the step: the one before it, if unfinished, cannot be completed.
+void OptimizerDriver::begin(const StepOrder& order) {
+  if (unfinished_ && unfinished_->context == order.context) return;  // the same step
+  if (unfinished_) given_up_.insert(unfinished_->context);
+  unfinished_ = Unfinished{order.context, {}};
+  number_ = order.number;
+}
+
+// For last_step(). Returns the error if an owner failed.
+std::optional<Error> OptimizerDriver::note(const StepOrder& order,
+                                           std::vector<OwnerOutcome> outcomes) {
+  auto failure = failure_of(fmt::format("step {} of {}", order.number, name_of(kind_)), outcomes);
+  std::lock_guard lock(mutex_);
+  outcomes_ = std::move(outcomes);
+  return failure;
 }
 
 std::vector<OwnerOutcome> OptimizerDriver::last_step() const {

@@ -19,6 +19,8 @@
 
 namespace weft::optim {
 
+class TimeLimit;
+
 class OptimizerDriver {
  public:
   using Group = AnyDistributedOptimizer::Group;
@@ -63,9 +65,14 @@ class OptimizerDriver {
   void check_context(int64_t context) const;
   void take_loaded(const std::vector<Record>& options);
   void check_options() const;
-  uint64_t number_for(int64_t context);
+  uint64_t number_for(int64_t context) const;
+  std::vector<OwnerOutcome> outcomes_before(int64_t context) const;
+  bool may_be_refused(int64_t context) const;
+  void ask_first(const StepOrder& order, const TimeLimit& time);
+  void begin(const StepOrder& order);
+  std::optional<Error> note(const StepOrder& order, std::vector<OwnerOutcome> outcomes);
   template <auto Method, typename Arguments>
-  auto ask_owners(std::optional<Timeout> timeout, const Arguments& arguments) const;
+  auto ask_owners(const TimeLimit& time, const Arguments& arguments) const;
   template <auto Method, typename... Args>
   auto ask_all(const Args&... args) const;
   template <typename Answers>
@@ -82,8 +89,13 @@ class OptimizerDriver {
   mutable std::mutex stepping_;  // one thing after the other
   uint64_t number_ = 0;
   uint64_t scalings_ = 0;
-  std::optional<int64_t> unfinished_;  // the context of a step that failed
-  std::set<int64_t> given_up_;         // of those that others came after
+  /// A step that owners were told to apply, and that not all have.
+  struct Unfinished {
+    int64_t context;
+    std::vector<OwnerOutcome> outcomes;  // by owner; empty while the first attempt goes on
+  };
+  std::optional<Unfinished> unfinished_;
+  std::set<int64_t> given_up_;  // the contexts of unfinished steps that others came after
   mutable std::mutex mutex_;
   std::vector<OwnerOutcome> outcomes_;
 };

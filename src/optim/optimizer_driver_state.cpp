@@ -107,11 +107,12 @@ void OptimizerDriver::load_state(const OptimizerState& state) {
   std::lock_guard one_at_a_time(stepping_);
   // Everybody is asked before anybody changes anything.
   throw_failures("load_state",
-                 ask_owners<&OwnerOptimizer::check_state>(std::nullopt, [&](size_t i) {
+                 ask_owners<&OwnerOptimizer::check_state>(TimeLimit(std::nullopt), [&](size_t i) {
                    return std::make_tuple(OwnerOptimizer::outlined(parts[i]));
                  }));
-  throw_failures("load_state", ask_owners<&OwnerOptimizer::load_state>(
-                                   std::nullopt, [&](size_t i) { return std::tie(parts[i]); }));
+  throw_failures("load_state",
+                 ask_owners<&OwnerOptimizer::load_state>(
+                     TimeLimit(std::nullopt), [&](size_t i) { return std::tie(parts[i]); }));
   take_loaded(options);
 }
 

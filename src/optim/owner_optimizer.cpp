@@ -140,15 +140,26 @@ StepResult OwnerOptimizer::step(const StepOrder& order) {
   return result;
 }
 
+rpc::Complaint OwnerOptimizer::check_step(const StepOrder& order) const {
+  const auto lock = alone();
+  return rpc::complaint_of([&] {
+    require_made();
+    // Applied already, with the options of then: the owner only has to answer again.
+    if (order.number == last_step_) return;
+    refuse_sparse(gradients(order.context), read_options(order.options));
+  });
+}
+
 StepResult OwnerOptimizer::apply(const StepOrder& order) {
   StepResult result;
   result.complaint = rpc::complaint_of([&] {
     require_made();
-    use_options(order.options);
+    GroupOptions options = read_options(order.options);
     const std::vector<at::Tensor> gradients = this->gradients(order.context);
+    refuse_sparse(gradients, options);
+    use_options(std::move(options));
     result.parameters = count_defined(gradients);
     if (result.parameters > 0) {
-      refuse_sparse(gradients);
       const LentGradients lent(parameters_, gradients);
       result.applied = Applied::kPartly;
       optimizer_->step();
@@ -163,13 +174,15 @@ std::vector<at::Tensor> OwnerOptimizer::gradients(int64_t context) const {
   return state ? state->gradients_of(parameters_) : std::vector<at::Tensor>(parameters_.size());
 }
 
-void OwnerOptimizer::refuse_sparse(const std::vector<at::Tensor>& gradients) const {
+void OwnerOptimizer::refuse_sparse(const std::vector<at::Tensor>& gradients,
+                                   const GroupOptions& options) const {
+  const auto& groups = optimizer_->param_groups();
   size_t next = 0;
-  for (const auto& group : optimizer_->param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    for (const at::Tensor& parameter : groups[i].params()) {
       const at::Tensor& gradient = gradients[next++];
       if (!gradient.defined() || !gradient.is_sparse()) continue;
-      if (kind_->takes_sparse(group.options())) continue;
+      if (kind_->takes_sparse(*options[i])) continue;
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{} takes no sparse gradients, or not with these options; the "
                               "parameter of sizes {} has one",
@@ -178,13 +191,21 @@ void OwnerOptimizer::refuse_sparse(const std::vector<at::Tensor>& gradients) con
   }
 }
 
-void OwnerOptimizer::use_options(const std::vector<Record>& options) {
-  auto& groups = optimizer_->param_groups();
-  if (options.size() != groups.size()) {
+OwnerOptimizer::GroupOptions OwnerOptimizer::read_options(
+    const std::vector<Record>& options) const {
+  const size_t groups = optimizer_->param_groups().size();
+  if (options.size() != groups) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("options of {} groups for {}", options.size(), groups.size()));
+                fmt::format("options of {} groups for {}", options.size(), groups));
   }
-  for (size_t i = 0; i < groups.size(); ++i) groups[i].set_options(kind_->read_options(options[i]));
+  GroupOptions read;
+  for (const Record& each : options) read.push_back(kind_->read_options(each));
+  return read;
+}
+
+void OwnerOptimizer::use_options(GroupOptions options) {
+  auto& groups = optimizer_->param_groups();
+  for (size_t i = 0; i < groups.size(); ++i) groups[i].set_options(std::move(options[i]));
 }
 
 // --- clipping ----------------------------------------------------------------------------------

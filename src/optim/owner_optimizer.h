@@ -26,6 +26,8 @@ class OwnerOptimizer {
   rpc::Complaint complaint() const { return complaint_; }
 
   StepResult step(const StepOrder& order);
+  /// What step() would refuse before it changes anything.
+  rpc::Complaint check_step(const StepOrder& order) const;
   /// Of all gradients in the context, to the power `norm_type` unless that is infinite.
   NormReply gradient_norm(int64_t context, double norm_type);
   rpc::Complaint scale_gradients(const ScaleOrder& order);
@@ -50,11 +52,13 @@ class OwnerOptimizer {
   void require_made() const;
   void require_fit(const State& state) const;
   void require_fit(const at::Tensor& parameter, const Record& state) const;
-  void use_options(const std::vector<Record>& options);
+  using GroupOptions = std::vector<std::unique_ptr<torch::optim::OptimizerOptions>>;
+  GroupOptions read_options(const std::vector<Record>& options) const;
+  void use_options(GroupOptions options);
   StepResult apply(const StepOrder& order);
   /// Of all parameters, in order; undefined where there is none.
   std::vector<at::Tensor> gradients(int64_t context) const;
-  void refuse_sparse(const std::vector<at::Tensor>& gradients) const;
+  void refuse_sparse(const std::vector<at::Tensor>& gradients, const GroupOptions& options) const;
 
   const std::weak_ptr<rpc::AgentCore> agent_;
   rpc::Complaint complaint_;

@@ -18,8 +18,8 @@ LoopbackGroup::LoopbackGroup(const std::vector<std::string>& names, const Option
   for (size_t i = 0; i < names.size(); ++i) {
     transports.push_back(network_->transport());
     listeners.push_back(transports.back()->listen(""));
-    group.members.push_back(
-        {{names[i], static_cast<int>(i)}, listeners.back()->address(), 1000 + i});
+    addresses_.push_back(listeners.back()->address());
+    group.members.push_back({{names[i], static_cast<int>(i)}, addresses_.back(), 1000 + i});
   }
   for (size_t i = 0; i < names.size(); ++i) {
     group.self = static_cast<int>(i);

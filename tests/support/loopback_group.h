@@ -23,12 +23,15 @@ class LoopbackGroup {
   Agent& operator[](size_t rank) { return *agents_[rank]; }
   size_t size() const { return agents_.size(); }
   transport::LoopbackNetwork& network() { return *network_; }
+  /// Where an agent listens, as faults of the network see it.
+  const std::string& address(size_t rank) const { return addresses_[rank]; }
 
   /// Graceful shutdown of all at once.
   void shut_down();
 
  private:
   std::shared_ptr<transport::LoopbackNetwork> network_;
+  std::vector<std::string> addresses_;
   std::vector<std::unique_ptr<Agent>> agents_;
 };
 

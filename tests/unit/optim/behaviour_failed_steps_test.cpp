@@ -204,7 +204,6 @@ TEST_F(Behaviour38_FailedSteps, EveryOwnerThatCannotMakeItIsNamed) {
                   &Error::message, AllOf(HasSubstr("b: "), HasSubstr("c: "), HasSubstr("leaf")))));
 }
 
-at::Tensor own_sparse_term() { return at::embedding(own_matrix(), at::arange(2), -1, false, true); }
 TEST_F(Behaviour38_FailedSteps, SparseGradientsAreAppliedOrRefusedBeforeAnythingChanges) {
   optim::DistributedOptimizer<SGD> takes(group[0], references(), SGDOptions(0.5));
   optim::DistributedOptimizer<Adam> refuses(group[0], references(), AdamOptions(0.5));

@@ -66,6 +66,10 @@ inline at::Tensor own_row() { return everyones_parameters().at(current_agent().i
 inline at::Tensor own_unused() {
   return everyones_parameters().at(current_agent().info().name).unused;
 }
+/// Gives the matrix a sparse gradient.
+inline at::Tensor own_sparse_term() {
+  return at::embedding(own_matrix(), at::arange(2), -1, false, true);
+}
 
 class Behaviour : public testing::Test {
  protected:
