@@ -4,15 +4,14 @@
 namespace weft::rpc {
 
 namespace {
-constexpr int kMostBroken = 5;
+constexpr int kMostAttempts = 10;
 }
 
 void Resending::on_failed(AgentCore& agent, int rank, const Error& error, Again again,
                           GiveUp give_up) const {
   if (!Liveness::is_questioned_by(error)) return give_up(error);
   Resending next = *this;
-  if (error.code() == ErrorCode::kOutcomeUnknown && ++next.broken_ == kMostBroken)
-    return give_up(error);
+  if (++next.attempts_ == kMostAttempts) return give_up(error);
   agent.runtime().liveness.when_known(rank, [again = std::move(again), give_up = std::move(give_up),
                                              error, next](const std::optional<Error>& gone) {
     if (!gone) return again(next);

@@ -2,8 +2,8 @@
 // repeated.
 //
 // A call whose connection broke, or that could not be sent, is sent again once the member has been
-// heard of. It is given up when the member is gone, when its time is over, or when the member
-// lives but has broken the connection over it too often.
+// heard of. It is given up when the member is gone, when its time is over, or when the member lives
+// but the call has failed too often.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -34,7 +34,7 @@ class Resending {
   void on_failed(AgentCore& agent, int rank, const Error& error, Again again, GiveUp give_up) const;
 
  private:
-  int broken_ = 0;  // times the connection broke after the message had left
+  int attempts_ = 0;  // that failed
 };
 
 /// Calls F on `rank` until it answers; F may run several times. `limit`: over all attempts; zero:

@@ -13,26 +13,37 @@ namespace weft::rpc {
 
 namespace {
 constexpr auto kProbeInterval = std::chrono::milliseconds(50);
+
+std::vector<Liveness::Then> take(std::map<int, std::vector<Liveness::Then>>& asking, int rank) {
+  auto taken = asking.extract(rank);
+  return taken ? std::move(taken.mapped()) : std::vector<Liveness::Then>();
 }
+}  // namespace
 
 Liveness::Liveness(Runtime& runtime)
     : runtime_(runtime), table_(runtime.group.members.size(), runtime.options.dead_after) {}
 
 void Liveness::on_sign(int rank, SignOfLife sign, base::Time began, const std::string& why) {
   std::vector<OnGone> to_tell;
+  std::vector<Then> asking;
   std::optional<Error> gone;
   {
     std::lock_guard lock(mutex_);
     if (stopped_) return;
-    if (table_.on_sign(rank, sign, began, runtime_.clock->now(), why) !=
-        LivenessTable::Change::kGone) {
-      return;
+    const auto change = table_.on_sign(rank, sign, began, runtime_.clock->now(), why);
+    if (change == LivenessTable::Change::kGone) {
+      gone = gone_error(rank, why);
+      to_tell = subscribers_;
     }
-    gone = gone_error(rank, why);
-    to_tell = subscribers_;
+    // The hello is an answer, whatever becomes of the probe: a member whose connections break over
+    // every call lives.
+    if (sign == SignOfLife::kHeard) asking = take(asking_, rank);
   }
   for (OnGone& each : to_tell) {
     runtime_.io.post_task([each = std::move(each), rank, gone = *gone] { each(rank, gone); });
+  }
+  for (Then& each : asking) {
+    runtime_.io.post_task([each = std::move(each)] { each(std::nullopt); });
   }
 }
 
@@ -107,7 +118,7 @@ void Liveness::on_probed(int rank, const Future<void>& probed) {
   std::optional<Error> gone;
   if (error && is_questioned_by(*error)) {
     std::lock_guard lock(mutex_);
-    if (stopped_) return;
+    if (stopped_ || !asking_.contains(rank)) return;
     if (const auto& why = table_.why_gone(rank)) {
       gone = gone_error(rank, *why);
     } else {
@@ -140,8 +151,7 @@ void Liveness::answer(int rank, const std::optional<Error>& gone) {
   std::vector<Then> asking;
   {
     std::lock_guard lock(mutex_);
-    asking.swap(asking_[rank]);
-    asking_.erase(rank);
+    asking = take(asking_, rank);
   }
   for (Then& then : asking) then(gone);
 }

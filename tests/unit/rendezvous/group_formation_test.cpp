@@ -109,8 +109,8 @@ TEST(GroupFormation, RecordsOfAnEarlierGroupAreNotTakenForMembers) {
   MemoryStore store;
   leave(store, 0, record_of("a", 10, 2));
   leave(store, 1, record_of("b", 20, 2));
-  leave_confirmation(store, 0, 10 ^ 20);
-  leave_confirmation(store, 1, 10 ^ 20);
+  leave_confirmation(store, 0, 20 ^ 10);
+  leave_confirmation(store, 1, 20 ^ 10);
 
   EXPECT_THAT(failure_of(ErrorCode::kUnavailable, store, 1, record_of("b", 21, 2), 50ms),
               HasSubstr("fell silent: 0"));

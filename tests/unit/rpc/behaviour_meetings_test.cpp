@@ -15,6 +15,7 @@
 
 #include "rpc/reserved_functions.h"
 #include "support/loopback_group.h"
+#include "wire/frame.h"
 
 namespace weft::behaviour_meetings {
 
@@ -147,6 +148,19 @@ TEST_F(Behaviour32_Barrier, ThatFailedCanBeTriedAgainWhateverItFailedWith) {
 
   for (int round = 0; round < 3; ++round)
     at_once({0, 1}, [&](Agent& agent) { agent.barrier(set, 20s); });
+}
+
+// Connections stand and break over every call: the leader lives, and cannot be met.
+TEST_F(Behaviour32_Barrier, OverConnectionsThatBreakWithEveryCallEnds) {
+  group.network().set_faults([](const transport::FrameInFlight& frame) {
+    const bool call = frame.kind == static_cast<uint8_t>(wire::FrameKind::kCall);
+    return transport::Fault{call ? transport::Fault::Kind::kDropConnection
+                                 : transport::Fault::Kind::kDeliver};
+  });
+  EXPECT_THAT([&] { group[1].barrier({"a", "b"}, 0s); }, fails_with(ErrorCode::kOutcomeUnknown));
+  group.network().set_faults({});
+
+  at_once({0, 1}, [](Agent& agent) { agent.barrier({"a", "b"}, 20s); });
 }
 
 TEST_F(Behaviour32_Barrier, EndsAtOnceWhenAMemberIsGoneAndNamesIt) {
