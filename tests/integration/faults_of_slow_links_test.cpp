@@ -1,7 +1,7 @@
 // A large transfer over a slow link: references, heartbeats and cancels are not held up by it.
 //
 // The workers run in a network of their own whose loopback device is slowed down by tc; that needs
-// root. WEFT_SLOW_LINK_MIB sets the size of the transfer.
+// root. WEFT_SLOW_LINK_MIB sets the size of the transfer, WEFT_SLOW_LINK_RATE the speed.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <sched.h>
 #include <unistd.h>
@@ -104,10 +104,12 @@ SCENARIO(faults_bulk_on_a_slow_link) {
 }
 
 bool enter_slow_network() {
+  const char* asked = std::getenv("WEFT_SLOW_LINK_RATE");
+  const std::string slow_down =
+      std::string("tc qdisc add dev lo root tbf burst 64kb latency 50ms rate ") +
+      (asked ? asked : "100mbit");
   return std::system("ip -V && tc -V") == 0 && ::unshare(CLONE_NEWNET) == 0 &&
-         std::system(
-             "ip link set lo up && tc qdisc add dev lo root tbf rate 100mbit burst 64kb latency "
-             "50ms") == 0;
+         std::system("ip link set lo mtu 1500 up") == 0 && std::system(slow_down.c_str()) == 0;
 }
 
 TEST(FaultsOfSlowLinks, ABulkTransferHoldsUpNeitherLeasesNorHeartbeatsNorCancels) {
