@@ -62,6 +62,7 @@ Options short_of_patience() {
   options.dead_after = 3s;
   options.rref_lease = 2s;
   options.default_timeout = 300s;
+  options.window_bytes = size_t{1} << 40;  // the transfer has company
   return options;
 }
 

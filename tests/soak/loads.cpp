@@ -54,6 +54,12 @@ bool is_excused(const Error& error) {
     case ErrorCode::kTimeout:
     case ErrorCode::kContextAborted:
       return true;
+    case ErrorCode::kRemoteError:
+      // A function whose own call failed.
+      return error.remote_type() == "weft::Error" &&
+             (error.remote_text().starts_with("kUnavailable") ||
+              error.remote_text().starts_with("kOutcomeUnknown") ||
+              error.remote_text().starts_with("kTimeout"));
     default:
       return false;
   }
