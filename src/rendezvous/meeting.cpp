@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "rendezvous/group_formation.h"
+#include "rendezvous/host_identity.h"
 #include "rendezvous/open_stores.h"
 #include "weft/error.h"
 
@@ -27,8 +28,8 @@ OpenStore open_store_of(const Invitation& invitation, base::Time deadline) {
 Group meet(const Invitation& invitation, const Member& self) {
   const base::Time deadline = base::later(std::chrono::steady_clock::now(), invitation.timeout);
   const OpenStore open = open_store_of(invitation, deadline);
-  const MemberRecord mine{self.info.name, self.address, self.incarnation, random_id(),
-                          invitation.world_size};
+  const MemberRecord mine{self.info.name, self.address,          self.incarnation,
+                          random_id(),    invitation.world_size, host_identity()};
   Group group;
   group.self = invitation.rank;
   try {

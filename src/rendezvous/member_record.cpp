@@ -10,6 +10,28 @@
 
 namespace weft::rendezvous {
 
+namespace {
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("[::1]:") ||
+         address.starts_with("[::ffff:127.");
+}
+
+// Both members find the same fault, and each of them says whose it is.
+void check_reachable(const MemberRecord& member, int rank, const MemberRecord& other,
+                     int other_rank) {
+  const bool one_host = member.host == other.host || member.host.empty() || other.host.empty();
+  if (one_host || !is_loopback(member.address)) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("rank {} (\"{}\") listens on {}, which only its own host reaches, and rank "
+                  "{} (\"{}\") is on another host; set WEFT_ADDRESS, or Options::address, on "
+                  "every host to the address under which the others reach it",
+                  rank, member.name, member.address, other_rank, other.name));
+}
+
+}  // namespace
+
 Bytes encode_record(const MemberRecord& record) {
   Encoder out;
   Codec<MemberRecord>::encode(out, record);
@@ -39,6 +61,8 @@ void check_compatible(const MemberRecord& mine, int my_rank, const MemberRecord&
                 fmt::format("rank {} says the group has {} members, rank {} says {}", other_rank,
                             other.world_size, my_rank, mine.world_size));
   }
+  check_reachable(other, other_rank, mine, my_rank);
+  check_reachable(mine, my_rank, other, other_rank);
 }
 
 }  // namespace weft::rendezvous

@@ -325,7 +325,8 @@ def rendezvous_record(key, value, sizes=None):
 
 def file_seeds():
     header = b"WEFTMEET" + struct.pack("<I", 1)
-    member = (text(b"worker1") + text(b"127.0.0.1:4711") + struct.pack("<QQi", 7, 8, 2))
+    member = (text(b"worker1") + text(b"127.0.0.1:4711") + struct.pack("<QQi", 7, 8, 2) +
+              text(b"0c9c7a2e-8d5b-4d0e-9b9c-1f0f6f0a7b11/4026531840"))
     usual = rendezvous_record(b"weft/0/1", member)
     confirmed = rendezvous_record(b"weft/0/1/confirmed", struct.pack("<Q", 15))
     return {

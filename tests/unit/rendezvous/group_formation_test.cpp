@@ -55,7 +55,7 @@ class MemoryStore final : public Store {
 };
 
 MemberRecord record_of(const std::string& name, uint64_t incarnation, int world_size) {
-  return {name, "address of " + name, incarnation, 1, world_size};
+  return {name, "address of " + name, incarnation, 1, world_size, "this host"};
 }
 
 std::vector<MemberRecord> form(Store& store, int rank, const MemberRecord& mine,
