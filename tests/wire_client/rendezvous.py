@@ -92,12 +92,19 @@ class MeetingFile:
         fcntl.lockf(self.file, fcntl.LOCK_UN, 1, byte)
 
 
+def host_identity():
+    """Where a loopback address of this process can be reached."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+        return f"{boot.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
 def encode_record(name, address, incarnation, world_size):
     out = Writer()
     out.text(name)
     out.text(address)
     token = secrets.randbelow((1 << 64) - 1) + 1
     out.bytes += struct.pack("<QQi", incarnation, token, world_size)
+    out.text(host_identity())
     return bytes(out.bytes)
 
 
@@ -106,6 +113,7 @@ def decode_record(data, rank, world_size):
     source = Reader(data)
     name, address = source.text(), source.text()
     incarnation, token, its_size = source.number("<Q"), source.number("<Q"), source.number("<i")
+    source.text()  # its host: this client's address is a loopback one, and so are the others'
     source.finish()
     if its_size != world_size:
         raise ValueError(f"rank {rank} says the group has {its_size} members")
