@@ -97,8 +97,9 @@ Link::State Link::write_out(std::unique_lock<std::mutex>& lock) {
     why = std::move(sent.why);
     break;
   }
-  for (LaneState* each : {&normal_, &urgent_})
-    each->offered_bytes.store(each->sent(), std::memory_order_seq_cst);
+  for (LaneState* each : {&normal_, &urgent_}) {
+    if (each->is_offering()) each->offered_bytes.store(each->sent(), std::memory_order_seq_cst);
+  }
   lock.lock();
   if (state == State::kBroken && why_broken_.empty()) why_broken_ = std::move(why);
   return state;
