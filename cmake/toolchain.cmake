@@ -61,6 +61,8 @@ function(weft_unite_folders target at_most)
   foreach(source IN LISTS sources)
     get_filename_component(name ${source} NAME)
     get_filename_component(folder ${source} DIRECTORY)
+    # The rooms of a layer are compiled together: each file costs little beside libtorch's headers.
+    string(REGEX REPLACE "^(${PROJECT_SOURCE_DIR}/)?(src/[a-z_]+)/.*$" "\\2" folder ${folder})
     get_filename_component(folder ${folder} NAME)
     if(NOT name IN_LIST arg_ALONE)
       list(LENGTH united_${folder} count)

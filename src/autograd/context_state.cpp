@@ -9,7 +9,7 @@
 #include "autograd/contexts.h"
 #include "autograd/pass_calls.h"
 #include "autograd/reserved_functions.h"
-#include "rpc/describe_exception.h"
+#include "rpc/functions/describe_exception.h"
 #include "rpc/own_call.h"
 
 namespace weft::autograd {

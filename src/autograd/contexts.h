@@ -18,7 +18,7 @@
 #include "autograd/context_state.h"
 #include "rpc/agent_core.h"
 #include "rpc/agent_part.h"
-#include "rpc/alarm.h"
+#include "rpc/io/alarm.h"
 #include "weft/autograd.h"
 
 namespace weft::autograd {

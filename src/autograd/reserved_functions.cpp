@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "autograd/contexts.h"
-#include "rpc/incoming_call.h"
-#include "rpc/server.h"
+#include "rpc/serving/incoming_call.h"
+#include "rpc/serving/server.h"
 
 namespace weft::autograd {
 

@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "collective/groups.h"
-#include "collective/nccl_comm.h"
+#include "collective/nccl/nccl_comm.h"
 #include "collective/part_call.h"
 #include "collective/reserved_functions.h"
 #include "rpc/own_call.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "collective/channel.h"
+#include "collective/channels/channel.h"
 #include "collective/line.h"
 #include "rpc/agent_core.h"
 #include "weft/process_group.h"

@@ -20,7 +20,7 @@
 #include "collective/group.h"
 #include "rpc/agent_core.h"
 #include "rpc/agent_part.h"
-#include "rpc/alarm.h"
+#include "rpc/io/alarm.h"
 
 namespace weft::collective {
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "collective/channel.h"
-#include "collective/device_lane.h"
+#include "collective/channels/channel.h"
+#include "collective/devices/device_lane.h"
 
 namespace weft::collective {
 

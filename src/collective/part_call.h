@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "collective/terms.h"
+#include "collective/algorithms/terms.h"
 #include "rpc/agent_core.h"
 #include "weft/detail/task.h"
 

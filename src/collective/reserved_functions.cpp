@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "collective/groups.h"
-#include "rpc/incoming_call.h"
-#include "rpc/server.h"
+#include "rpc/serving/incoming_call.h"
+#include "rpc/serving/server.h"
 #include "weft/detail/function_entry.h"
 
 namespace weft::collective {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "collective/channel.h"
-#include "collective/terms.h"
+#include "collective/algorithms/terms.h"
+#include "collective/channels/channel.h"
 
 namespace weft::collective {
 

@@ -8,7 +8,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "collective/fold.h"
+#include "collective/algorithms/fold.h"
 
 namespace weft::collective {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "nn/reducer.h"
-#include "rpc/describe_exception.h"
+#include "rpc/functions/describe_exception.h"
 #include "weft/nn/distributed_data_parallel.h"
 
 namespace weft::nn {

@@ -5,7 +5,7 @@
 #include <c10/core/Device.h>
 #include <fmt/format.h>
 
-#include "rpc/describe_exception.h"
+#include "rpc/functions/describe_exception.h"
 #include "weft/nn.h"
 
 namespace weft::nn {

@@ -11,7 +11,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "autograd/contexts.h"
-#include "rpc/describe_exception.h"
+#include "rpc/functions/describe_exception.h"
 #include "weft/detail/arrival.h"
 
 namespace weft::nn {

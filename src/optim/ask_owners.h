@@ -19,7 +19,7 @@
 #include <fmt/format.h>
 
 #include "optim/optimizer_driver.h"
-#include "rpc/describe_exception.h"
+#include "rpc/functions/describe_exception.h"
 
 namespace weft::optim {
 

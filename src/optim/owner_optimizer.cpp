@@ -16,7 +16,7 @@
 #include "optim/add_norm.h"
 #include "optim/param_state.h"
 #include "optim/stepping.h"
-#include "rpc/describe_exception.h"
+#include "rpc/functions/describe_exception.h"
 
 namespace weft::optim {
 

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "rpc/default_agent.h"
-#include "rpc/function_table.h"
+#include "rpc/functions/function_table.h"
 #include "rpc/reserved_functions.h"
 
 namespace weft::rpc {

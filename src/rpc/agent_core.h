@@ -12,14 +12,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "rpc/acceptor.h"
 #include "rpc/agent_part.h"
+#include "rpc/calling/peer.h"
 #include "rpc/companion.h"
 #include "rpc/group/group_shutdown.h"
 #include "rpc/group/meetings.h"
-#include "rpc/peer.h"
 #include "rpc/runtime.h"
-#include "rpc/server.h"
+#include "rpc/serving/acceptor.h"
+#include "rpc/serving/server.h"
 #include "weft/agent.h"
 
 namespace weft::rpc {

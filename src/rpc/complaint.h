@@ -11,7 +11,7 @@
 #include <new>
 #include <string>
 
-#include "rpc/describe_exception.h"
+#include "rpc/functions/describe_exception.h"
 #include "weft/error.h"
 
 namespace weft::rpc {

@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "rpc/agent_core.h"
-#include "rpc/incoming_call.h"
+#include "rpc/serving/incoming_call.h"
 #include "weft/agent.h"
 
 namespace weft {

@@ -18,7 +18,7 @@
 
 #include <fmt/format.h>
 
-#include "rpc/alarm.h"
+#include "rpc/io/alarm.h"
 #include "rpc/own_call.h"
 
 namespace weft::rpc {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "rpc/incoming_call.h"
+#include "rpc/serving/incoming_call.h"
 
 namespace weft::rpc {
 

@@ -15,7 +15,7 @@
 #include "observe/counter.h"
 #include "rendezvous/group.h"
 #include "rpc/group/liveness.h"
-#include "rpc/io_loop.h"
+#include "rpc/io/io_loop.h"
 #include "transport/connection.h"
 #include "weft/options.h"
 #include "weft/worker_info.h"

@@ -16,7 +16,7 @@
 
 #include "rpc/agent_core.h"
 #include "rpc/agent_part.h"
-#include "rpc/alarm.h"
+#include "rpc/io/alarm.h"
 #include "rref/holdings.h"
 #include "rref/owner_ledger.h"
 #include "rref/reply_holds.h"

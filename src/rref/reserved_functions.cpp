@@ -3,8 +3,8 @@
 
 #include <mutex>
 
-#include "rpc/incoming_call.h"
-#include "rpc/server.h"
+#include "rpc/serving/incoming_call.h"
+#include "rpc/serving/server.h"
 #include "rref/keeper.h"
 
 namespace weft::rref {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "rpc/link.h"
+#include "rpc/io/link.h"
 #include "transport/loopback/loopback_transport.h"
 #include "weft/agent.h"
 #include "wire/call_prelude.h"

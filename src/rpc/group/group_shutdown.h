@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "rpc/alarm.h"
 #include "rpc/group/termination.h"
 #include "rpc/group/wait_hint.h"
+#include "rpc/io/alarm.h"
 #include "weft/future.h"
 
 namespace weft::rpc {

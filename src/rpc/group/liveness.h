@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "rpc/alarm.h"
 #include "rpc/group/liveness_table.h"
+#include "rpc/io/alarm.h"
 #include "weft/error.h"
 #include "weft/future.h"
 

@@ -13,9 +13,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "rpc/alarm.h"
 #include "rpc/group/meeting_rounds.h"
 #include "rpc/group/meeting_table.h"
+#include "rpc/io/alarm.h"
 #include "weft/destination.h"
 #include "weft/future.h"
 

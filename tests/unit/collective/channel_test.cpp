@@ -1,6 +1,6 @@
 // What a channel does with parts that come early, late, twice or from nowhere.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/channel.h"
+#include "collective/channels/channel.h"
 
 #include <algorithm>
 #include <functional>

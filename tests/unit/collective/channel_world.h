@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "collective/channel.h"
+#include "collective/channels/channel.h"
 
 namespace weft::collective::test {
 

@@ -1,6 +1,6 @@
 // The algorithms, with all members played by the test: parts are handed over as they are sent.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/course.h"
+#include "collective/algorithms/course.h"
 
 #include <functional>
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/device_course.h"
+#include "collective/devices/device_course.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>

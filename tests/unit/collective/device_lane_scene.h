@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "collective/device_lane.h"
+#include "collective/devices/device_lane.h"
 #include "collective/line.h"
 #include "unit/collective/fake_device_comm.h"
 #include "unit/collective/process_group_scene.h"

@@ -1,7 +1,7 @@
 // Lanes between accelerators that the test plays: who meets, what they compute, in which order,
 // and what becomes of it when they disagree.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/device_lane.h"
+#include "collective/devices/device_lane.h"
 
 #include <atomic>
 #include <functional>

@@ -20,7 +20,7 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
-#include "collective/device_comm.h"
+#include "collective/devices/device_comm.h"
 
 namespace weft::collective::test {
 

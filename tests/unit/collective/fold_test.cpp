@@ -1,6 +1,6 @@
 // Reductions of what several members gave, and tensors as flat pieces.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/fold.h"
+#include "collective/algorithms/fold.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

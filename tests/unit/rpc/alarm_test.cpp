@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/alarm.h"
+#include "rpc/io/alarm.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/backoff.h"
+#include "rpc/io/backoff.h"
 
 #include <set>
 

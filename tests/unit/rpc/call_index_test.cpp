@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/call_index.h"
+#include "rpc/serving/call_index.h"
 
 #include <deque>
 #include <set>

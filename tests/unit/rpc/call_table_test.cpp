@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/call_table.h"
+#include "rpc/calling/call_table.h"
 
 #include <map>
 #include <random>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/function_table.h"
+#include "rpc/functions/function_table.h"
 
 #include <map>
 #include <string>

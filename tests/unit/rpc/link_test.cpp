@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/link.h"
+#include "rpc/io/link.h"
 
 #include <algorithm>
 #include <thread>

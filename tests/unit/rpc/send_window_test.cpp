@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/send_window.h"
+#include "rpc/calling/send_window.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "rpc/function_table.h"
+#include "rpc/functions/function_table.h"
 #include "support/loopback_group.h"
 #include "weft/error.h"
 #include "wire/hello.h"

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "rpc/function_table.h"
+#include "rpc/functions/function_table.h"
 #include "support/handmade_peer.h"
 #include "weft/detail/function_entry.h"
 

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "collective/algorithms/course.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "weft/error.h"
+
+namespace weft::collective {
+
+namespace {
+
+// Below, a message less is worth more than the elements that are sent and added more than once. Two
+// members send no more in either way.
+constexpr int64_t kFewBytes = 64 * 1024;
+constexpr int64_t kFewBytesOfTwo = 1024 * 1024;
+
+int64_t elements_of(const Tensors& tensors) {
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
+  return elements;
+}
+
+int64_t bytes_of(const Tensors& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
+  return bytes;
+}
+
+void check_others(const Place& place, const Tensors& own, const std::vector<Tensors>& parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i != place.own) check_like(own, parts[i]);
+  }
+}
+
+// Folds what came from the others into `own`.
+void fold_into(const Place& place, const Folding& folding, Tensors& own,
+               std::vector<Tensors> parts) {
+  check_others(place, own, parts);
+  parts[place.own] = own;
+  fold(folding, own, parts, place.own);
+}
+
+void copy(Tensors& to, const Tensors& from) {
+  check_like(to, from);
+  for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+}
+
+class ReduceByAll final : public Course {
+ public:
+  ReduceByAll(Place place, Tensors tensors, const Folding& folding)
+      : Course(place, 1), tensors_(std::move(tensors)), folding_(folding) {}
+
+  Sendings begin() override { return to_others(0, tensors_); }
+  bool expects(uint8_t, size_t from) const override { return from != place().own; }
+  // What was given may not have arrived, so it is left alone.
+  Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
+    check_others(place(), tensors_, parts);
+    parts[place().own] = tensors_;
+    result_.push_back(fold_apart(folding_, parts, place().own));
+    return {};
+  }
+  std::vector<Tensors> take_result() override { return std::move(result_); }
+
+ private:
+  const Tensors tensors_;
+  const Folding folding_;
+  std::vector<Tensors> result_;
+};
+
+class ReduceByShares final : public Course {
+ public:
+  ReduceByShares(Place place, Tensors tensors, const Folding& folding)
+      : Course(place, 2), folding_(folding) {
+    const int64_t elements = elements_of(tensors);
+    const auto size = static_cast<int64_t>(place.size);
+    for (int64_t i = 0; i < size; ++i) {
+      shares_.push_back(slice(tensors, elements * i / size, elements * (i + 1) / size));
+    }
+  }
+
+  Sendings begin() override {
+    return to_each_other(0, [this](size_t i) { return shares_[i]; });
+  }
+  bool expects(uint8_t, size_t from) const override { return from != place().own; }
+  Sendings go_on(uint8_t phase, std::vector<Tensors> parts) override {
+    if (phase == 0) {
+      // Nobody was sent our own share.
+      fold_into(place(), folding_, shares_[place().own], std::move(parts));
+      return to_others(1, shares_[place().own]);
+    }
+    // Who sends its share has got what we sent it, which was ours of the same share.
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      if (i != place().own) copy(shares_[i], parts[i]);
+    }
+    return {};
+  }
+
+ private:
+  const Folding folding_;
+  std::vector<Tensors> shares_;
+};
+
+class Broadcast final : public Course {
+ public:
+  Broadcast(Place place, Tensors tensors, size_t root)
+      : Course(place, 1), tensors_(std::move(tensors)), root_(root) {}
+
+  Sendings begin() override { return root_ == place().own ? to_others(0, tensors_) : Sendings(); }
+  bool expects(uint8_t, size_t from) const override {
+    return root_ != place().own && from == root_;
+  }
+  Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
+    if (root_ != place().own) copy(tensors_, parts[root_]);
+    return {};
+  }
+
+ private:
+  Tensors tensors_;
+  const size_t root_;
+};
+
+// The root waits until all are there to take it: else one that is late would have to keep whatever
+// the root has sent by then. All tell all, so that everybody knows who is late.
+class BroadcastOfMuch final : public Course {
+ public:
+  BroadcastOfMuch(Place place, Tensors tensors, size_t root)
+      : Course(place, 2), tensors_(std::move(tensors)), root_(root) {}
+
+  Sendings begin() override { return to_others(0, {}); }
+  bool expects(uint8_t phase, size_t from) const override {
+    return phase == 0 ? from != place().own : !is_root() && from == root_;
+  }
+  Sendings go_on(uint8_t phase, std::vector<Tensors> parts) override {
+    if (phase == 0) return is_root() ? to_others(1, tensors_) : Sendings();
+    if (!is_root()) copy(tensors_, parts[root_]);
+    return {};
+  }
+
+ private:
+  bool is_root() const { return place().own == root_; }
+
+  Tensors tensors_;
+  const size_t root_;
+};
+
+class AllGather final : public Course {
+ public:
+  AllGather(Place place, Tensors tensors) : Course(place, 1), tensors_(std::move(tensors)) {}
+
+  Sendings begin() override { return to_others(0, tensors_); }
+  bool expects(uint8_t, size_t from) const override { return from != place().own; }
+  Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (i != place().own) check_gathered(parts[i]);
+    }
+    for (const at::Tensor& own : tensors_) parts[place().own].push_back(own.clone());
+    result_ = std::move(parts);
+    return {};
+  }
+  std::vector<Tensors> take_result() override { return std::move(result_); }
+
+ private:
+  void check_gathered(const Tensors& got) const {
+    if (got.size() != tensors_.size()) {
+      throw Error(ErrorCode::kBadMessage,
+                  fmt::format("{} tensors in place of {}", got.size(), tensors_.size()));
+    }
+    for (const at::Tensor& each : got) {
+      if (!each.defined()) throw Error(ErrorCode::kBadMessage, "an undefined tensor");
+    }
+  }
+
+  const Tensors tensors_;
+  std::vector<Tensors> result_;
+};
+
+class ReduceScatter final : public Course {
+ public:
+  ReduceScatter(Place place, Tensors tensors, const Folding& folding)
+      : Course(place, 1), tensors_(std::move(tensors)), folding_(folding) {}
+
+  Sendings begin() override {
+    return to_each_other(0, [this](size_t i) { return Tensors{tensors_[i]}; });
+  }
+  bool expects(uint8_t, size_t from) const override { return from != place().own; }
+  Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
+    Tensors own{tensors_[place().own].clone()};
+    fold_into(place(), folding_, own, std::move(parts));
+    result_.push_back(std::move(own));
+    return {};
+  }
+  std::vector<Tensors> take_result() override { return std::move(result_); }
+
+ private:
+  const Tensors tensors_;
+  const Folding folding_;
+  std::vector<Tensors> result_;
+};
+
+}  // namespace
+
+std::unique_ptr<Course> all_reduce_course(Place place, Tensors tensors, const Folding& folding) {
+  if (place.size > 1 && bytes_of(tensors) <= (place.size == 2 ? kFewBytesOfTwo : kFewBytes)) {
+    return std::make_unique<ReduceByAll>(place, std::move(tensors), folding);
+  }
+  return std::make_unique<ReduceByShares>(place, std::move(tensors), folding);
+}
+
+std::unique_ptr<Course> broadcast_course(Place place, Tensors tensors, size_t root) {
+  if (bytes_of(tensors) > kFewBytes) {
+    return std::make_unique<BroadcastOfMuch>(place, std::move(tensors), root);
+  }
+  return std::make_unique<Broadcast>(place, std::move(tensors), root);
+}
+
+std::unique_ptr<Course> all_gather_course(Place place, Tensors tensors) {
+  return std::make_unique<AllGather>(place, std::move(tensors));
+}
+
+std::unique_ptr<Course> reduce_scatter_course(Place place, Tensors tensors,
+                                              const Folding& folding) {
+  return std::make_unique<ReduceScatter>(place, std::move(tensors), folding);
+}
+
+std::unique_ptr<Course> barrier_course(Place place) {
+  return std::make_unique<AllGather>(place, Tensors());
+}
+
+}  // namespace weft::collective

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "collective/channels/channel.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "collective/channels/operation.h"
+
+namespace weft::collective {
+
+namespace {
+
+// What is sent of no more than so many bytes is copied, and not waited for.
+constexpr int64_t kCopiedBytes = 64 * 1024;
+// What came for operations that have not begun here.
+constexpr size_t kMostEarlyParts = 4096;
+// With no more, what is made of a part may be made by who serves it.
+constexpr uint64_t kFewElements = 256 * 1024;
+// Of how many operations that are over the terms are remembered.
+constexpr size_t kRemembered = 64;
+
+int64_t bytes_to_send(const Tensors& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    bytes += tensor.is_sparse() ? kCopiedBytes + 1 : tensor.numel() * tensor.element_size();
+  }
+  return bytes;
+}
+
+Tensors copies_of(const Tensors& tensors) {
+  Tensors copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  return copies;
+}
+
+}  // namespace
+
+Channel::Channel(ChannelId id, int rank, int size, Timeout timeout,
+                 std::shared_ptr<Outside> outside)
+    : id_(id), rank_(rank), size_(size), timeout_(timeout), outside_(std::move(outside)) {
+  finished_.resize(kRemembered, {~uint64_t{0}, {}});
+  everybody_.resize(static_cast<size_t>(size));
+  std::iota(everybody_.begin(), everybody_.end(), 0);
+}
+
+Channel::~Channel() = default;
+
+Place Channel::place_in(const std::vector<int>& ranks) const {
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank_);
+  return {static_cast<size_t>(at - ranks.begin()), ranks.size()};
+}
+
+// --- beginning -------------------------------------------------------------------------------
+
+Future<Outcome> Channel::start(const Terms& terms, const std::vector<int>& ranks,
+                               std::unique_ptr<Course> course) {
+  const bool bounded = timeout_.count() > 0;
+  const base::Time now = outside_->now();
+  Lock lock(mutex_);
+  if (has_left()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                title(next_, terms) + " of a member that has joined, before all have");
+  }
+  const uint64_t number = next_;
+  const auto operation = enter(lock, number, terms, ranks, std::move(course),
+                               bounded ? base::later(now, timeout_) : base::Time::max());
+  ++next_;
+  const Future<Outcome> outcome = operation->future();
+  const bool heavy = operation->heavy;
+  lock.unlock();
+  outside_->watch();
+  if (heavy) {
+    // Sending takes its time, and who begins it may have something better to do.
+    outside_->later([self = shared_from_this(), operation] { self->begin(operation); });
+  } else {
+    begin(operation);
+  }
+  return outcome;
+}
+
+void Channel::begin(const OperationRef& operation) {
+  attempt(*operation, [&] {
+    if (!failure()) send(*operation, operation->course->begin());
+  });
+  Lock lock(mutex_);
+  operation->advancing = false;
+  advance(operation, lock);
+  if (!lock.owns_lock()) return;
+  const bool somebody_left = departed_.contains(epoch_);
+  lock.unlock();
+  if (somebody_left) on_departed();
+}
+
+// Under the lock. The operation is the caller's to advance, once it has begun.
+Channel::OperationRef Channel::enter(Lock& lock, uint64_t number, const Terms& terms,
+                                     const std::vector<int>& ranks, std::unique_ptr<Course> course,
+                                     base::Time deadline) {
+  if (failure_) throw *failure_;
+  auto operation = detail::make_ref<Operation>();
+  operation->number = number;
+  operation->terms = terms;
+  operation->ranks = ranks;
+  operation->course = std::move(course);
+  operation->began = outside_->now();
+  operation->deadline = deadline;
+  operation->arrived.resize(operation->course->phases());
+  for (auto& parts : operation->arrived) parts.resize(ranks.size());
+  // Who serves calls must not wait until something can be sent.
+  operation->heavy = terms.elements > kFewElements || operation->course->phases() > 1;
+  operation->advancing = true;
+  operations_.emplace(number, operation);
+
+  auto early = early_.extract(number);
+  if (!early) return operation;
+  early_parts_ -= early.mapped().size();
+  for (Early& each : early.mapped()) {
+    if (const auto wrong = disagreement(*operation, each.from, each.part)) {
+      lock.unlock();
+      fail_and_tell(*wrong);
+      throw *wrong;
+    }
+    keep(*operation, each.from, each.part);
+  }
+  return operation;
+}
+
+void Channel::send(Operation& operation, Course::Sendings sendings) {
+  if (sendings.empty()) return;
+  int64_t bytes = 0;
+  for (const Course::Sending& each : sendings) bytes = std::max(bytes, bytes_to_send(each.tensors));
+  const bool copied = bytes <= kCopiedBytes;
+  uint64_t epoch = 0;
+  {
+    Lock lock(mutex_);
+    epoch = epoch_;
+    if (!copied) operation.unsent += sendings.size();
+  }
+  for (Course::Sending& each : sendings) {
+    Part part{id_, epoch, operation.number, each.phase, operation.terms, {}};
+    part.tensors = copied ? copies_of(each.tensors) : std::move(each.tensors);
+    std::function<void()> arrived;
+    if (!copied) {
+      arrived = [self = shared_from_this(), ref = OperationRef::share(&operation)] {
+        self->on_sent(ref);
+      };
+    }
+    outside_->send(operation.ranks[each.to], part, std::move(arrived));
+  }
+}
+
+void Channel::on_sent(const OperationRef& operation) {
+  Lock lock(mutex_);
+  if (--operation->unsent > 0 || failure_ || operation->advancing || !can_go_on(*operation)) return;
+  // Who receives answers has no time for more.
+  if (operation->phase == operation->course->phases()) return finish(operation, lock);
+  advance_later(operation);
+}
+
+// --- going on --------------------------------------------------------------------------------
+
+void Channel::on_part(int from, Part part) {
+  Lock lock(mutex_);
+  if (failure_) return;
+  if (const auto wrong = impossible(from, part)) {
+    lock.unlock();
+    return fail_and_tell(*wrong);
+  }
+  const bool departs = part.number >= kFarewells;
+  if (departs && part.epoch >= epoch_) departed_[part.epoch].emplace(from, part.terms.elements);
+  const auto found = operations_.find(part.number);
+  if (found != operations_.end()) {
+    const OperationRef operation = found->second;
+    if (const auto wrong = disagreement(*operation, from, part)) {
+      lock.unlock();
+      return fail_and_tell(*wrong);
+    }
+    keep(*operation, from, part);
+    if (!operation->advancing && can_go_on(*operation)) {
+      if (operation->heavy) {
+        advance_later(operation);
+      } else {
+        advance(operation, lock);
+      }
+    }
+  } else if (is_to_come(part)) {
+    if (early_parts_ >= kMostEarlyParts) {
+      lock.unlock();
+      return fail_and_tell(Error(
+          ErrorCode::kLimitExceeded,
+          fmt::format("{}: {} is too far ahead of {}: {} parts wait there for operations it has "
+                      "not begun",
+                      outside_->group_name(), outside_->name(from), outside_->name(rank_),
+                      kMostEarlyParts)));
+    }
+    ++early_parts_;
+    const uint64_t number = part.number;
+    early_[number].push_back({from, std::move(part)});
+  } else if (const auto& [number, terms] = finished_[part.number % kRemembered];
+             number == part.number && terms != part.terms) {
+    const Error wrong = disagreement(number, terms, from, part.terms);
+    lock.unlock();
+    return fail_and_tell(wrong);
+  }
+  if (lock.owns_lock()) lock.unlock();
+  if (departs) on_departed();
+}
+
+// What no member sends. One that has seen all depart can be an epoch ahead, but not two.
+std::optional<Error> Channel::impossible(int from, const Part& part) const {
+  const bool departs = part.number >= kFarewells;
+  const bool is_farewell = part.terms.kind == static_cast<uint8_t>(Kind::kFarewell);
+  if (from >= 0 && from < size_ && from != rank_ && part.epoch <= epoch_ + 1 &&
+      departs == is_farewell &&
+      (!departs || (part.number == kFarewells + part.epoch && part.terms.elements < kFarewells))) {
+    return {};
+  }
+  return Error(ErrorCode::kBadMessage,
+               fmt::format("{}: {} sends part {} of operation {}, {}, in epoch {} to {}, which is "
+                           "in epoch {}",
+                           outside_->group_name(), from, part.phase, part.number,
+                           describe(part.terms), part.epoch, rank_, epoch_));
+}
+
+// Whether this member will be in that operation.
+bool Channel::is_to_come(const Part& part) const {
+  if (part.epoch != epoch_) return part.epoch > epoch_;
+  if (part.number >= kFarewells) return true;
+  return part.number >= next_ && !has_left();
+}
+
+// A part that was sent again is dropped, also if it was used already.
+void Channel::keep(Operation& operation, int from, Part& part) {
+  const auto& ranks = operation.ranks;
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), from) - ranks.begin();
+  auto& slot = operation.arrived[part.phase][static_cast<size_t>(at)];
+  if (part.phase >= operation.phase && !slot) slot = std::move(part.tensors);
+}
+
+std::optional<Error> Channel::disagreement(const Operation& operation, int from,
+                                           const Part& part) const {
+  const auto& ranks = operation.ranks;
+  const bool is_farewell = operation.terms.kind == static_cast<uint8_t>(Kind::kFarewell);
+  const bool agree =
+      is_farewell ? part.terms.kind == operation.terms.kind : part.terms == operation.terms;
+  const bool is_in = std::binary_search(ranks.begin(), ranks.end(), from);
+  if (agree && is_in && part.phase < operation.course->phases() && from != rank_) return {};
+  return disagreement(operation.number, operation.terms, from, part.terms);
+}
+
+Error Channel::disagreement(uint64_t number, const Terms& terms, int from,
+                            const Terms& theirs) const {
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("{}: the members disagree about operation {}: {} calls {}, {} calls {}",
+                           outside_->group_name(), number, outside_->name(rank_), describe(terms),
+                           outside_->name(from), describe(theirs)));
+}
+
+void Channel::on_asked(int from, const Awaited& awaited) {
+  Lock lock(mutex_);
+  const auto found = operations_.find(awaited.number);
+  if (failure_ || found == operations_.end() || awaited.number >= kFarewells) return;
+  const Terms& terms = found->second->terms;
+  if (terms == awaited.terms) return;
+  const Error wrong = disagreement(awaited.number, terms, from, awaited.terms);
+  lock.unlock();
+  fail_and_tell(wrong);
+}
+
+std::vector<int> Channel::missing_of(const Operation& operation) const {
+  std::vector<int> missing;
+  if (operation.phase == operation.course->phases()) return missing;
+  for (size_t i = 0; i < operation.ranks.size(); ++i) {
+    if (operation.course->expects(operation.phase, i) && !operation.arrived[operation.phase][i] &&
+        !is_excused(operation, operation.ranks[i])) {
+      missing.push_back(operation.ranks[i]);
+    }
+  }
+  return missing;
+}
+
+bool Channel::can_go_on(const Operation& operation) const {
+  if (operation.phase == operation.course->phases()) return operation.unsent == 0;
+  return missing_of(operation).empty();
+}
+
+void Channel::advance_later(const OperationRef& operation) {
+  operation->advancing = true;
+  outside_->later([self = shared_from_this(), operation] {
+    Lock lock(self->mutex_);
+    operation->advancing = false;
+    self->advance(operation, lock);
+  });
+}
+
+// Under the lock, which it may release. Goes as far as it can.
+void Channel::advance(const OperationRef& operation, Lock& lock) {
+  while (!failure_ && !operation->advancing && operation->course && can_go_on(*operation)) {
+    const uint8_t phase = operation->phase;
+    if (phase == operation->course->phases()) return finish(operation, lock);
+    std::vector<Tensors> parts;
+    for (auto& part : operation->arrived[phase]) {
+      parts.push_back(part ? std::move(*part) : Tensors());
+    }
+    if (is_roll(operation->terms)) {
+      std::vector<int> present;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const int rank = operation->ranks[i];
+        if (rank == rank_ || operation->arrived[phase][i]) present.push_back(rank);
+      }
+      operation->ranks = std::move(present);
+      parts.resize(operation->ranks.size());
+    }
+    operation->advancing = true;
+    // What this member waits for from now on, while it works too.
+    operation->phase = static_cast<uint8_t>(phase + 1);
+    lock.unlock();
+    if (!take_step(operation, phase, std::move(parts))) return;
+    lock.lock();
+    operation->advancing = false;
+  }
+  if (!failure_ || operation->advancing) return;
+  const Error error = *failure_;
+  lock.unlock();
+  if (operation->outcome->claim()) operation->outcome->settle_error(error, outside_->sink());
+}
+
+// What cannot be sent ends the operation as what comes does.
+template <typename F>
+void Channel::attempt(Operation& operation, const F& step) {
+  try {
+    const c10::AutoGradMode off(false);
+    step();
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail_and_tell(failure_of(operation, error));
+  }
+}
+
+// Whether it is over. If not, somebody else works, and on_worked() is next.
+bool Channel::take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> parts) {
+  Course& course = *operation->course;
+  bool over = true;
+  attempt(*operation, [&] {
+    if (!course.works_elsewhere(phase)) {
+      return send(*operation, course.go_on(phase, std::move(parts)));
+    }
+    course.work_elsewhere(std::move(parts),
+                          [self = shared_from_this(), operation, phase](const auto& error) {
+                            self->on_worked(operation, phase, error);
+                          });
+    over = false;
+  });
+  return over;
+}
+
+void Channel::on_worked(const OperationRef& operation, uint8_t phase,
+                        const std::exception_ptr& error) {
+  attempt(*operation, [&] {
+    if (error) std::rethrow_exception(error);
+    send(*operation, operation->course->go_on(phase, {}));
+  });
+  Lock lock(mutex_);
+  operation->advancing = false;
+  advance(operation, lock);
+}
+
+// Under the lock, which it releases.
+void Channel::finish(const OperationRef& operation, Lock& lock) {
+  if (operations_.erase(operation->number) == 0) return lock.unlock();
+  if (operation->number < kFarewells) {
+    finished_[operation->number % kRemembered] = {operation->number, operation->terms};
+  } else {
+    operation->ranks = {conclude_epoch()};
+  }
+  std::unique_ptr<Course> course = std::move(operation->course);
+  lock.unlock();
+  if (!operation->outcome->claim()) return;
+  Outcome outcome{course->take_result(), operation->ranks};
+  course.reset();  // tensors are the user's again
+  operation->outcome->settle_value(std::move(outcome), outside_->sink());
+}
+
+// --- failing ---------------------------------------------------------------------------------
+
+// What is to be ended then; nothing if it had failed before.
+std::optional<std::vector<Channel::OperationRef>> Channel::mark_failed(const Error& error) {
+  std::map<uint64_t, std::vector<Early>> early;
+  std::vector<OperationRef> failed;
+  Lock lock(mutex_);
+  if (failure_) return std::nullopt;
+  failure_ = error;
+  // Who works on one, and may be writing to its tensors, ends it.
+  for (const auto& [number, operation] : operations_) {
+    if (!operation->advancing) failed.push_back(operation);
+  }
+  operations_.clear();
+  early.swap(early_);
+  early_parts_ = 0;
+  lock.unlock();
+  return failed;
+}
+
+void Channel::end_all(const std::vector<OperationRef>& operations, const Error& error) {
+  for (const OperationRef& operation : operations) {
+    if (operation->outcome->claim()) operation->outcome->settle_error(error, outside_->sink());
+  }
+}
+
+void Channel::fail(const Error& error) {
+  if (const auto failed = mark_failed(error)) end_all(*failed, error);
+}
+
+// The others first: who waits here may go on to shut down.
+void Channel::fail_and_tell(const Error& error) {
+  const auto failed = mark_failed(error);
+  if (!failed) return;
+  outside_->tell_failed(error);
+  end_all(*failed, error);
+}
+
+std::optional<Error> Channel::failure() const {
+  Lock lock(mutex_);
+  return failure_;
+}
+
+bool Channel::busy() const {
+  Lock lock(mutex_);
+  return !operations_.empty();
+}
+
+std::map<int, Channel::Awaited> Channel::missing(base::Time since) {
+  std::map<int, Awaited> all;
+  std::optional<Error> late;
+  {
+    Lock lock(mutex_);
+    const base::Time now = outside_->now();
+    for (const auto& [number, operation] : operations_) {
+      const std::vector<int> missing = missing_of(*operation);
+      if (operation->began <= since) {
+        for (const int rank : missing) all.try_emplace(rank, Awaited{number, operation->terms});
+      }
+      if (now < operation->deadline || late) continue;
+      std::vector<std::string> names;
+      for (const int rank : missing) names.push_back(outside_->name(rank));
+      // If all have done their part, it is this member that has not.
+      if (names.empty() && operation->advancing) names.push_back(outside_->name(rank_));
+      late = Error(
+          ErrorCode::kTimeout,
+          fmt::format("{} took longer than {} s; missing: {}", title(number, operation->terms),
+                      std::chrono::duration<double>(timeout_).count(),
+                      names.empty() ? "nobody" : fmt::format("{}", fmt::join(names, ", "))));
+    }
+  }
+  if (late) fail_and_tell(*late);
+  return all;
+}
+
+Error Channel::failure_of(const Operation& operation, const std::exception& error) const {
+  const auto* typed = dynamic_cast<const Error*>(&error);
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);  // its what() has a stack trace
+  return Error(typed ? typed->code() : ErrorCode::kBadMessage,
+               fmt::format("{}: {}", title(operation.number, operation.terms),
+                           typed   ? typed->message()
+                           : torch ? torch->what_without_backtrace()
+                                   : error.what()));
+}
+
+std::string Channel::title(uint64_t number, const Terms& terms) const {
+  return fmt::format("{}: operation {}, {}", outside_->group_name(), number, describe(terms));
+}
+
+}  // namespace weft::collective

@@ -1,0 +1,156 @@
+// One sequence of operations of a group, as one member sees it: those that are going on, what came
+// for those that have not begun here, and who has left.
+//
+// Whoever brings the last part that an operation waits for takes it further, so it has no thread of
+// its own. What reaches the outside is behind an interface, so that tests can play all members.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "collective/algorithms/course.h"
+#include "collective/algorithms/terms.h"
+#include "weft/detail/ref_counted.h"
+#include "weft/error.h"
+#include "weft/future.h"
+
+namespace weft::collective {
+
+/// What an operation gave.
+struct Outcome {
+  std::vector<Tensors> parts;  // by place, if it gathers
+  std::vector<int> present;    // of a roll call: who is still there
+};
+
+class Channel : public std::enable_shared_from_this<Channel> {
+ public:
+  /// What a channel needs of the rest of the world.
+  class Outside {
+   public:
+    virtual ~Outside() = default;
+    virtual base::Time now() const = 0;
+    /// Sends `part`; if `arrived` is given, it is called once the tensors are not needed any more.
+    /// If it cannot be sent, fail() is called.
+    virtual void send(int to, const Part& part, std::function<void()> arrived) = 0;
+    /// Runs it soon, where it may take long.
+    virtual void later(std::function<void()> task) = 0;
+    /// An operation has begun: until it is over, missing() is to be called now and then.
+    virtual void watch() = 0;
+    /// Where what waits for an outcome runs; null: where that is brought about.
+    virtual detail::ContinuationSink* sink() { return nullptr; }
+    /// Tells all others that the channel has failed.
+    virtual void tell_failed(const Error& error) = 0;
+    virtual std::string name(int rank) const = 0;
+    /// "group [a, b]"
+    virtual std::string group_name() const = 0;
+  };
+
+  Channel(ChannelId id, int rank, int size, Timeout timeout, std::shared_ptr<Outside> outside);
+  ~Channel();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::vector<int>& everybody() const { return everybody_; }
+
+  /// Begins the next operation, which those of `ranks` take part in. Throws the error if the
+  /// channel has failed.
+  Future<Outcome> start(const Terms& terms, const std::vector<int>& ranks,
+                        std::unique_ptr<Course> course);
+  /// Where this member is among `ranks`.
+  Place place_in(const std::vector<int>& ranks) const;
+
+  /// An operation that members who have departed need not take part in.
+  Future<Outcome> call_roll();
+  /// This member takes part in no further operation until all have departed: then the future gives
+  /// who did so last.
+  Future<int> depart();
+
+  // From other members. The rank is that of who sent it.
+  void on_part(int from, Part part);
+  /// The channel has failed there, or here: the first cause counts.
+  void fail(const Error& error);
+  void fail_and_tell(const Error& error);
+
+  std::optional<Error> failure() const;
+  bool busy() const;
+  /// An operation that somebody waits in.
+  struct Awaited {
+    uint64_t number = 0;
+    Terms terms;
+  };
+  /// Whose parts operations have been waiting for since `since` or longer, and the first of those.
+  /// Gives up those that are past their deadline.
+  std::map<int, Awaited> missing(base::Time since);
+  /// Another member waits for this one there.
+  void on_asked(int from, const Awaited& awaited);
+
+ private:
+  struct Operation;
+  using OperationRef = detail::Ref<Operation>;
+  using Lock = std::unique_lock<std::mutex>;
+  struct Early {
+    int from;
+    Part part;
+  };
+
+  OperationRef enter(Lock& lock, uint64_t number, const Terms& terms, const std::vector<int>& ranks,
+                     std::unique_ptr<Course> course, base::Time deadline);
+  void begin(const OperationRef& operation);
+  void send(Operation& operation, Course::Sendings sendings);
+  void on_sent(const OperationRef& operation);
+  std::optional<Error> impossible(int from, const Part& part) const;
+  bool is_to_come(const Part& part) const;
+  static void keep(Operation& operation, int from, Part& part);
+  bool can_go_on(const Operation& operation) const;
+  bool has_departed(int rank, uint64_t number) const;
+  bool is_excused(const Operation& operation, int rank) const;
+  std::vector<int> missing_of(const Operation& operation) const;
+  void advance(const OperationRef& operation, Lock& lock);
+  void advance_later(const OperationRef& operation);
+  bool take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> parts);
+  void on_worked(const OperationRef& operation, uint8_t phase, const std::exception_ptr& error);
+  template <typename F>
+  void attempt(Operation& operation, const F& step);
+  void finish(const OperationRef& operation, Lock& lock);
+  std::optional<std::vector<OperationRef>> mark_failed(const Error& error);
+  void end_all(const std::vector<OperationRef>& operations, const Error& error);
+  int conclude_epoch();
+  bool has_left() const;
+  void on_departed();
+  std::optional<Error> disagreement(const Operation& operation, int from, const Part& part) const;
+  Error disagreement(uint64_t number, const Terms& terms, int from, const Terms& theirs) const;
+  Error failure_of(const Operation& operation, const std::exception& error) const;
+  std::string title(uint64_t number, const Terms& terms) const;
+
+  const ChannelId id_;
+  const int rank_;
+  const int size_;
+  const Timeout timeout_;
+  const std::shared_ptr<Outside> outside_;
+  std::vector<int> everybody_;
+
+  mutable std::mutex mutex_;
+  std::optional<Error> failure_;
+  uint64_t next_ = 0;
+  std::map<uint64_t, OperationRef> operations_;
+  // The terms of the latest that are over, at their numbers modulo its size: somebody may come
+  // late with others.
+  std::vector<std::pair<uint64_t, Terms>> finished_;
+  std::map<uint64_t, std::vector<Early>> early_;
+  size_t early_parts_ = 0;
+  // How often all have departed, and of this time the first operation of each that it is not in.
+  uint64_t epoch_ = 0;
+  std::map<uint64_t, std::map<int, uint64_t>> departed_;  // by epoch
+};
+
+}  // namespace weft::collective

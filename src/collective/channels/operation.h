@@ -1,0 +1,39 @@
+// An operation that is going on, as the channel sees it.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "collective/channels/channel.h"
+
+namespace weft::collective {
+
+// Operations are numbered from zero; the ends of joins from here.
+inline constexpr uint64_t kFarewells = uint64_t{1} << 63;
+
+inline bool is_roll(const Terms& terms) { return terms.kind == static_cast<uint8_t>(Kind::kRoll); }
+
+struct Channel::Operation : detail::RefCounted {
+  uint64_t number = 0;
+  Terms terms;
+  std::vector<int> ranks;
+  std::unique_ptr<Course> course;
+  base::Time began{}, deadline = base::Time::max();
+  const detail::Ref<detail::FutureState<Outcome>> outcome =
+      detail::make_ref<detail::FutureState<Outcome>>();
+
+  Future<Outcome> future() const { return detail::FutureAccess::make<Outcome>(outcome); }
+
+  // Under the channel's lock.
+  uint8_t phase = 0;
+  std::vector<std::vector<std::optional<Tensors>>> arrived;  // by phase and place
+  size_t unsent = 0;       // parts that the receivers have not got
+  bool advancing = false;  // a thread works on it, or is about to
+  bool heavy = false;      // too much for a thread that serves calls
+};
+
+}  // namespace weft::collective

@@ -1,0 +1,59 @@
+// Operations of a channel whose tensors stay on accelerators.
+//
+// The channel goes on doing what it does for others: the members meet in every operation, which
+// tells them if they disagree, and wait for each other at its end, which tells them who is lost.
+// In between, a thread has the accelerators do the work, in the order of the channel, and gives it
+// up when the channel has failed.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <ATen/core/Tensor.h>
+
+#include "collective/channels/channel.h"
+#include "collective/devices/device_comm.h"
+#include "collective/devices/device_worker.h"
+
+namespace weft::collective {
+
+class DeviceLane {
+ public:
+  /// Meets the other members of the channel, which all do the same. Null if one of them cannot
+  /// use it, or two have the same device.
+  static std::shared_ptr<DeviceLane> meet(const std::shared_ptr<Channel>& channel,
+                                          at::Device device, std::unique_ptr<DeviceComm> comm);
+  ~DeviceLane();
+  DeviceLane(const DeviceLane&) = delete;
+
+  /// Whether these go by it. `tensors` are not empty.
+  bool takes(Kind kind, ReduceOp op, const Tensors& tensors) const;
+
+  /// Of flat tensors that it takes, with all members; in place.
+  Future<Outcome> start(const Terms& terms, DeviceWork work);
+  /// Of one tensor that it takes. The outcome has all, by place.
+  Future<Outcome> start_all_gather(const Terms& terms, const at::Tensor& tensor);
+  /// Of tensors that it takes, one for each place. The outcome has the reduction for this one.
+  Future<Outcome> start_reduce_scatter(const Terms& terms, const Tensors& tensors,
+                                       const Folding& folding);
+
+ private:
+  using MakeCourse = std::function<std::unique_ptr<Course>(Place, DeviceWorker::JobRef)>;
+
+  DeviceLane(std::shared_ptr<Channel> channel, at::Device device, std::unique_ptr<DeviceComm> comm);
+  void connect(const std::string& invitation);
+  Future<Outcome> enter(Terms terms, const MakeCourse& make_course);
+
+  const std::shared_ptr<Channel> channel_;
+  const at::Device device_;
+  const std::shared_ptr<DeviceWorker> worker_;
+  std::thread thread_;
+  std::mutex starting_;  // one at a time, so that the worker has them in the channel's order
+};
+
+}  // namespace weft::collective

@@ -1,0 +1,67 @@
+// Has a DeviceComm do one job after the other.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "collective/channels/channel.h"
+#include "collective/devices/device_comm.h"
+
+namespace weft::collective {
+
+class DeviceWorker {
+ public:
+  /// What it does in a job.
+  using Begin = std::function<void(DeviceComm&)>;
+  struct Job {
+    Begin begin;
+    Course::Done done;  // not yet: the members have not met
+  };
+  using JobRef = std::shared_ptr<Job>;
+
+  DeviceWorker(std::shared_ptr<Channel> channel, std::unique_ptr<DeviceComm> comm);
+  DeviceWorker(const DeviceWorker&) = delete;
+
+  const DeviceComm& comm() const { return *comm_; }
+
+  /// Does what there is to do, until stop(). It is a thread's.
+  void run();
+  /// Gives up what is left.
+  void stop();
+
+  /// The next in the order. It is begun when it may be, and those before it are over.
+  JobRef append();
+  /// From now on it may. `done` is called once, also if the channel fails.
+  void allow(const JobRef& job, Begin begin, Course::Done done);
+  /// It will not come: the operation could not be started.
+  void withdraw(const JobRef& job);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  void do_job(const JobRef& job);
+  static void finish(Job& job, const std::exception_ptr& error);
+  void wait_until_over();
+  void rest(std::chrono::microseconds duration);
+  std::exception_ptr explained(const std::exception_ptr& error);
+  void give_up(const std::exception_ptr& error, const JobRef& current = nullptr);
+  std::exception_ptr failure();
+
+  const std::shared_ptr<Channel> channel_;
+  const std::unique_ptr<DeviceComm> comm_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<JobRef> jobs_;
+  std::exception_ptr ended_;  // by this
+  bool stopping_ = false;
+};
+
+}  // namespace weft::collective

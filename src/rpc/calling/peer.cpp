@@ -1,0 +1,222 @@
+// Peer: what the I/O loop does for it. peer_sending, peer_receiving and peer_ending have the rest.
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/calling/peer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "wire/hello.h"
+
+namespace weft::rpc {
+
+namespace {
+constexpr int kLoopReceives = 64;  // before the loop looks at others again
+}
+
+// What the I/O loop holds on to; outlives the peer's other owners only inside one callback.
+class Peer::LoopSide final : public IoClient {
+ public:
+  explicit LoopSide(Peer& peer) : peer_(peer) {}
+  void on_event(bool readable, bool writable) override { peer_.on_event(readable, writable); }
+  void on_time(base::Time now) override { peer_.on_time(now); }
+
+ private:
+  Peer& peer_;
+};
+
+Peer::Peer(std::shared_ptr<Runtime> runtime, Member member)
+    : runtime_(std::move(runtime)),
+      member_(std::move(member)),
+      loop_side_(std::make_shared<LoopSide>(*this)),
+      window_(runtime_->options.window_calls, runtime_->options.window_bytes),
+      backoff_(runtime_->self().incarnation ^ member_.incarnation),
+      heartbeat_({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
+                  runtime_->options.dead_after},
+                 runtime_->clock->now()) {
+  token_ = runtime_->io.add(loop_side_);
+}
+
+void Peer::on_event(bool readable, bool writable) {
+  Lock lock(mutex_);
+  if (!link_) return;
+  const detail::Ref<Link> link = link_;
+  if (!stream_up_ && writable) {
+    try {
+      link->connection().check_connected();
+    } catch (const Error& error) {
+      lock.unlock();
+      return on_link_lost(link, error, sign_of_failed_connecting(error));
+    }
+    stream_up_ = true;
+  }
+  const bool receive = readable && !caller_receives();
+  if (receive) set_receiver(Receiver::kLoop);
+  loop_receiving_ = receive;
+  lock.unlock();
+
+  if (writable) flush(link);
+  if (receive) receive_on_loop(link);
+
+  lock.lock();
+  loop_receiving_ = false;
+  if (link_.get() != link.get()) return;
+  update_interest();
+  // Callers that were answered above and called again have left their frames for us.
+  const bool left = state_ == State::kConnected && link->has_queued();
+  lock.unlock();
+  if (left) flush(link);
+}
+
+void Peer::receive_on_loop(const detail::Ref<Link>& link) {
+  for (int i = 0; i < kLoopReceives; ++i) {
+    if (!receive_once(link) || !link->within_frame()) return;
+  }
+}
+
+void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
+  const wire::Hello hello = wire::decode_hello(frame.body);
+  Lock lock(mutex_);
+  if (link_.get() != link.get()) return;
+  if (state_ != State::kConnecting) throw Error(ErrorCode::kBadMessage, "a second hello");
+  if (const std::optional<Error> objection = object_to(hello)) {
+    lock.unlock();
+    const bool replaced = objection->code() == ErrorCode::kUnauthenticated;
+    return on_link_lost(link, *objection,
+                        replaced ? SignOfLife::kReplaced : SignOfLife::kUnreachable);
+  }
+  state_ = State::kConnected;
+  connect_by_ = base::Time::max();
+  backoff_.on_success();
+  heartbeat_ = Heartbeat({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
+                          runtime_->options.dead_after},
+                         runtime_->clock->now());
+  link->set_features(wire::kOfferedFeatures.common_with(hello.features));
+  link->open();
+  lock.unlock();
+  runtime_->liveness.on_sign(member_.info.id, SignOfLife::kHeard, {}, {});
+  flush(link);
+  update_due();
+}
+
+// Why the answer to our hello is not the one we want.
+std::optional<Error> Peer::object_to(const wire::Hello& hello) const {
+  if (!wire::common_version(hello)) {
+    return Error(ErrorCode::kUnavailable, wire::describe_versions(hello));
+  }
+  if (hello.group != runtime_->group.token || hello.from != member_.info.id ||
+      hello.from_incarnation != member_.incarnation) {
+    return Error(ErrorCode::kUnauthenticated, fmt::format("another worker answers at {}: \"{}\"",
+                                                          member_.address, hello.from_name));
+  }
+  return std::nullopt;
+}
+
+void Peer::update_due() {
+  Lock lock(mutex_);
+  base::Time due = std::min(calls_.earliest_deadline(), connect_by_);
+  if (state_ == State::kConnected) due = std::min(due, heartbeat_.next());
+  // Under the lock, so that a later state is not overwritten by an earlier one.
+  runtime_->io.set_due(*loop_side_, due);
+}
+
+void Peer::on_time(base::Time now) {
+  Lock lock(mutex_);
+  std::vector<Call*> expired = calls_.take_expired(now);
+  for (Call* call : expired) forget(*call);
+  const detail::Ref<Link> link = link_;
+  std::optional<Error> lost;
+  bool ping = false;
+  bool suspect = false;
+  // A large frame may keep both sides from saying anything else. While more waits than the system
+  // takes, whatever leaves makes room for what the peer has taken: a sign of life.
+  if (link) {
+    const uint64_t sent = link->sent_bytes();
+    const bool grew = std::exchange(sent_at_last_time_, sent) != sent;
+    if (std::exchange(blocked_at_last_time_, link->blocked()) && grew) heartbeat_.on_received(now);
+  }
+  const base::Duration silence = heartbeat_.silence(now);
+  if (state_ == State::kConnecting && now >= connect_by_) {
+    lost = Error(ErrorCode::kUnavailable, "no answer within 5 s");
+  } else if (state_ == State::kConnected) {
+    switch (heartbeat_.on_time(now)) {
+      case Heartbeat::Verdict::kFine:
+        break;
+      case Heartbeat::Verdict::kSuspect:
+        suspect = true;
+        [[fallthrough]];
+      case Heartbeat::Verdict::kPing:
+        ping = true;
+        break;
+      case Heartbeat::Verdict::kDead:
+        lost = Error(ErrorCode::kPeerLost, fmt::format("no sign of life for {} ms",
+                                                       silence / std::chrono::milliseconds(1)));
+        break;
+    }
+    if (ping && receiver() == Receiver::kNobody) let_loop_receive();
+  }
+  lock.unlock();
+
+  if (suspect) {
+    base::log(LogLevel::kWarning, runtime_->name(),
+              fmt::format("{} has been silent for {} ms", member_.info.name,
+                          silence / std::chrono::milliseconds(1)));
+  }
+  for (Call* call : expired) settle_expired(*call);
+  if (lost) {
+    on_link_lost(link, *lost, SignOfLife::kSilent);
+  } else if (ping) {
+    link->queue(wire::FrameHeader{wire::FrameKind::kPing}, link->lane_for_urgent());
+    flush(link);
+  }
+  update_due();
+}
+
+const char* Peer::state_name() {
+  Lock lock(mutex_);
+  switch (state_) {
+    case State::kIdle:
+      return "idle";
+    case State::kConnecting:
+      return "connecting";
+    case State::kConnected:
+      return "connected";
+    case State::kClosed:
+      return "closed";
+  }
+  return "?";
+}
+
+uint64_t Peer::bytes_sent() {
+  Lock lock(mutex_);
+  return counters_.bytes_sent + (link_ ? link_->sent_bytes() : 0);
+}
+
+uint64_t Peer::bytes_received() {
+  Lock lock(mutex_);
+  return counters_.bytes_received + (link_ ? link_->received_bytes() : 0);
+}
+
+size_t Peer::outstanding() {
+  Lock lock(mutex_);
+  return calls_.size();
+}
+
+void Peer::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too) {
+  Lock lock(mutex_);
+  const base::Time now = runtime_->clock->now();
+  calls_.for_each([&](Call* call) {
+    const detail::FunctionEntry& function = *OutgoingCallAccess::function(*call);
+    if (function.reserved && !reserved_too) return;
+    const char* state = state_ == State::kConnecting   ? "connecting"
+                        : was_sent(*call, link_.get()) ? "sent"
+                                                       : "unsent";
+    const std::chrono::duration<double> age = now - OutgoingCallAccess::started(*call);
+    calls.push_back(
+        {CallInFlight::Direction::kOutgoing, function.name, member_.info.name, age.count(), state});
+  });
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,209 @@
+// Calls to one worker: the connection they go out on, the table of those unanswered, and who
+// receives the answers.
+//
+// Receiving. A caller that waits receives for itself, so its reply wakes nobody else; it settles
+// other callers' replies on the way. Others linger for a moment, ready to take over when it leaves,
+// then sleep in a line. When it leaves while others sleep, one is nudged to take over; with several
+// of them, or if that one has slept for long, the I/O loop receives for all. Replies that nobody
+// waits for and nobody is told of may lie for a pulse or two before the loop picks them up.
+//
+// Sending. The caller writes its own frame, unless another one polls for replies and those who wait
+// want more CPUs than there are: that one writes what has come together between two polls. With
+// several calls unanswered already, a call that nobody waits for yet is sent together with the next
+// ones: when a reply arrives, somebody waits, enough bytes are together, or at the next pulse.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/adaptive_mutex.h"
+#include "observe/counter.h"
+#include "observe/histogram.h"
+#include "rpc/calling/call_table.h"
+#include "rpc/calling/outgoing_call_access.h"
+#include "rpc/calling/send_window.h"
+#include "rpc/companion.h"
+#include "rpc/group/heartbeat.h"
+#include "rpc/io/backoff.h"
+#include "rpc/io/link.h"
+#include "rpc/runtime.h"
+#include "weft/debug_info.h"
+#include "weft/error.h"
+#include "wire/hello.h"
+
+namespace weft::rpc {
+
+/// How a call is to be made.
+struct CallTerms {
+  base::Time deadline = base::Time::max();
+  uint32_t depth = 0;
+  bool caller_waits = false;
+  Note note;  // of whoever accompanies it
+};
+
+struct PeerCounters {
+  observe::Counter calls, failed, connects, handovers;
+  std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};  // of links that are gone
+  observe::Histogram round_trip;
+};
+
+class Peer final : public detail::RefCounted {
+ public:
+  Peer(std::shared_ptr<Runtime> runtime, Member member);
+
+  const WorkerInfo& info() const { return member_.info; }
+
+  /// Sends `call` or settles it with the reason why not. May block while the window is full.
+  void start(detail::OutgoingCall& call, const detail::FunctionEntry& function,
+             const Encoder& arguments, const CallTerms& terms);
+
+  // The call's own side.
+  bool wait_for(detail::OutgoingCall& call, std::optional<base::Time> until);
+  void cancel(detail::OutgoingCall& call);
+  void cancel(uint64_t call_id);
+  bool is_pending(uint64_t call_id);
+  /// Somebody wants to be told when the reply comes.
+  void need_receiver(detail::OutgoingCall& call);
+
+  /// Called by the pulse.
+  void on_tick();
+
+  /// Fails all calls, now and later, with `why`.
+  void close(const Error& why);
+
+  PeerCounters& counters() { return counters_; }
+  const char* state_name();
+  uint64_t bytes_sent();
+  uint64_t bytes_received();
+  size_t outstanding();
+  void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too);
+
+ private:
+  class LoopSide;
+  enum class State { kIdle, kConnecting, kConnected, kClosed };
+  enum class Receiver { kNobody, kPollingCaller, kSleepingCaller, kLoop };
+  using Lock = std::unique_lock<base::AdaptiveMutex>;
+  using Call = detail::OutgoingCall;
+
+  bool send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+            const CallTerms& terms);
+
+  void wait_for_other_writer(Call& call, const Link& link);
+  bool settle_if_sent(Call& call, const Link& link);
+
+  // Sending. Under the lock.
+  bool has_room(const CallTerms& terms, size_t bytes) const;
+  bool wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes);
+  void notice_dead_link(Lock& lock);
+  void connect();
+  void queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                  const CallTerms& terms);
+  bool should_defer(const CallTerms& terms) const;
+  void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
+
+  // Receiving. `receive_*` run without the lock by whoever has the role.
+  bool may_receive() const;
+  bool all_sleep_long() const;
+  Receiver receiver() const { return receiver_.load(std::memory_order_relaxed); }
+  void set_receiver(Receiver who) { receiver_.store(who, std::memory_order_relaxed); }
+  bool caller_receives() const;
+  bool receive_for(Call& call, base::Time limit);
+  bool linger(Call& call, base::Spinner& spinner);
+  bool is_crowded() const;
+  void receive_as_caller(Lock& lock, base::Time limit, const Call* call);
+  void enter_line(Call& call);
+  void leave_line(Call& call);
+  detail::Ref<Link> link_to_flush() const;
+  void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
+  void send_for_others(const detail::Ref<Link>& link);
+  void set_polling(const detail::Ref<Link>& link, bool polling);
+  bool receive_once(const detail::Ref<Link>& link);
+  void take_frames(const detail::Ref<Link>& link);
+  void note_received(const Link& link, bool whole_frame);
+  void on_reply(wire::Frame& frame);
+  void settle_reply(Call& call, wire::Frame& frame);
+  void pass_on_receiving(const detail::Ref<Link>& link);
+  void let_loop_receive();
+  void update_interest();
+
+  // The loop's side.
+  void on_event(bool readable, bool writable);
+  void on_time(base::Time now);
+  void on_hello(const detail::Ref<Link>& link, wire::Frame& frame);
+  std::optional<Error> object_to(const wire::Hello& hello) const;
+  void receive_on_loop(const detail::Ref<Link>& link);
+  void update_due();
+
+  // Ends.
+  /// `sign`: what the loss of a link that never stood, or fell silent, says of the member. The loss
+  /// of another link says nothing: its member may be connected to again.
+  void on_link_lost(const detail::Ref<Link>& link, const Error& why,
+                    SignOfLife sign = SignOfLife::kUnreachable);
+  static SignOfLife sign_of_failed_connecting(const Error& error);
+  void settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
+                   bool was_connected);
+  void fail(Call& call, const Error& error);
+  void settle_refused(Call& call, const Error& error);
+  void note_settled(Call& call);
+  void expire(Call& call);
+  void settle_expired(Call& call);
+  void send_cancel(uint64_t call_id);
+  void forget(Call& call);
+  Error timeout_error(Call& call, bool queued);
+  bool was_sent(Call& call, const Link* link) const;
+
+  static constexpr size_t kEnoughToSend = 32 * 1024;  // bytes worth a system call of their own
+
+  const std::shared_ptr<Runtime> runtime_;
+  const Member member_;
+  PeerCounters counters_;
+  std::shared_ptr<IoClient> loop_side_;
+  uint64_t token_ = 0;
+
+  base::AdaptiveMutex mutex_;  // callers and the receiver contend for it at every call
+  State state_ = State::kIdle;
+  std::optional<Error> closed_because_;
+  detail::Ref<Link> link_;
+  CallTable<Call*> calls_;
+  SendWindow window_;
+  size_t waiting_for_room_ = 0;
+  std::condition_variable_any room_;
+  Backoff backoff_;
+  std::string last_failure_;
+  Heartbeat heartbeat_;
+  uint64_t sent_at_last_time_ = 0;
+  bool blocked_at_last_time_ = false;
+  base::Time connect_began_{};
+  base::Time connect_by_ = base::Time::max();
+  // By lane of the link: functions whose names the peer has learnt from frames of that lane.
+  std::array<std::vector<bool>, 2> announced_;
+  bool stream_up_ = false;  // the transport has connected; the hello may be on its way
+  uint32_t interest_ = 0;   // what the loop watches the descriptor for
+  bool loop_receiving_ = false;
+  // Callers that sleep while another thread receives, in order of arrival.
+  struct Sleeper {
+    Call* call;
+    uint32_t since;  // tick
+  };
+  std::vector<Sleeper> line_;
+  size_t listeners_ = 0;  // calls with continuations
+  base::Time last_received_{};
+  uint64_t bytes_at_life_ = 0;  // received over this link when the heartbeat last heard of it
+  uint32_t receives_ = 0;
+  uint32_t receives_at_tick_ = 0;
+  uint32_t ticks_ = 0;
+  int quiet_ticks_ = 0;
+  // Each on a cache line of its own: callers that linger look at the first all the time.
+  alignas(64) std::atomic<Receiver> receiver_{Receiver::kNobody};  // changed under the lock
+  alignas(64) std::atomic<uint32_t> lingering_{0};  // callers that wait but do not sleep yet
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,197 @@
+// Peer: how calls and connections end other than by a reply.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rpc/calling/peer.h"
+
+namespace weft::rpc {
+
+namespace {
+using Access = OutgoingCallAccess;
+}
+
+bool Peer::was_sent(Call& call, const Link* link) const {
+  return link && link->may_have_sent(Access::ends_at(call));
+}
+
+SignOfLife Peer::sign_of_failed_connecting(const Error& error) {
+  return dynamic_cast<const transport::Refused*>(&error) ? SignOfLife::kRefused
+                                                         : SignOfLife::kUnreachable;
+}
+
+void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfLife sign) {
+  Lock lock(mutex_);
+  if (link_.get() != link.get() || state_ == State::kClosed) return;
+  const bool was_connected = state_ == State::kConnected;
+  const base::Time now = runtime_->clock->now();
+  // Before the calls are settled: those who made them act on the verdict.
+  if (was_connected) {
+    if (why.code() == ErrorCode::kPeerLost)
+      runtime_->liveness.on_sign(member_.info.id, SignOfLife::kSilent, now, why.message());
+  } else {
+    if (sign == SignOfLife::kSilent) sign = SignOfLife::kUnreachable;  // nobody was heard at all
+    runtime_->liveness.on_sign(member_.info.id, sign, connect_began_, why.message());
+  }
+  runtime_->io.unwatch(link->descriptor());
+  link->close();
+  counters_.bytes_sent += link->sent_bytes();
+  counters_.bytes_received += link->received_bytes();
+  link_ = {};
+  state_ = State::kIdle;
+  connect_by_ = base::Time::max();
+  // The caller that receives on the lost link notices by itself; the role is free for the next
+  // link.
+  set_receiver(Receiver::kNobody);
+  if (!was_connected) backoff_.on_failure(now);
+  last_failure_ = why.message();
+  std::vector<Call*> calls = calls_.take_all();
+  for (Call* call : calls) forget(*call);
+  if (was_connected) {
+    std::erase_if(calls, [&](Call* call) {
+      if (!Access::ask_anew(*call)) return false;
+      call->future().release();  // the table's; its maker has another
+      return true;
+    });
+  }
+  lock.unlock();
+  settle_lost(std::move(calls), *link, why, was_connected);
+}
+
+void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
+                       bool was_connected) {
+  for (Call* call : calls) {
+    const std::string& function = Access::function(*call)->name;
+    const std::string& name = member_.info.name;
+    // A frame that did not leave completely cannot have run.
+    const bool sent = was_connected && was_sent(*call, &link);
+    if (sent) {
+      const ErrorCode code =
+          why.code() == ErrorCode::kPeerLost ? ErrorCode::kPeerLost : ErrorCode::kOutcomeUnknown;
+      fail(*call, Error(code, fmt::format("{} was sent to {}, then the connection broke: {}",
+                                          function, name, why.message())));
+    } else {
+      const ErrorCode code = why.code() == ErrorCode::kUnauthenticated ? ErrorCode::kUnauthenticated
+                                                                       : ErrorCode::kUnavailable;
+      fail(*call, Error(code, fmt::format("{} was not sent to {} at {}: {}", function, name,
+                                          member_.address, why.message())));
+    }
+    call->future().release();  // the table's
+  }
+}
+
+void Peer::fail(Call& call, const Error& error) {
+  counters_.failed.add();
+  call.on_failed(error);
+  if (const std::optional<Error> final_error = call.translate(error)) {
+    call.future().settle_error(*final_error, &runtime_->io);
+  }
+  note_settled(call);
+}
+
+// The callee says why, or what it says makes no sense.
+void Peer::settle_refused(Call& call, const Error& error) {
+  counters_.failed.add();
+  call.on_failed(error);
+  call.future().settle_error(error, &runtime_->io);
+}
+
+// Under the lock, of a call taken out of the table: its place in the window, in the line and among
+// those listened to.
+void Peer::forget(Call& call) {
+  window_.close(Access::depth(call), Access::bytes(call));
+  if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
+    std::erase_if(line_, [&call](const Sleeper& each) { return each.call == &call; });
+    Access::in_line(call).store(0, std::memory_order_release);
+  }
+  if (std::exchange(Access::listened_to(call), false)) --listeners_;
+  if (waiting_for_room_ > 0) room_.notify_all();
+}
+
+Error Peer::timeout_error(Call& call, bool queued) {
+  const auto limit =
+      std::chrono::ceil<std::chrono::milliseconds>(Access::deadline(call) - Access::started(call));
+  const Error error(ErrorCode::kTimeout,
+                    fmt::format("{} on {}: no reply within {} ms{}", Access::function(call)->name,
+                                member_.info.name, limit.count(),
+                                queued ? "" : "; the call waited for room and was not sent"));
+  return queued ? error : error.before_sending();
+}
+
+void Peer::expire(Call& call) {
+  Lock lock(mutex_);
+  if (calls_.take(Access::id(call)) == nullptr) return;
+  forget(call);
+  lock.unlock();
+  settle_expired(call);
+}
+
+// The callee is told, so that it need not start, or can stop, what nobody waits for.
+void Peer::settle_expired(Call& call) {
+  runtime_->counters.timeouts.add();
+  const uint64_t id = Access::id(call);
+  fail(call, timeout_error(call, /*queued=*/true));
+  call.future().release();  // the table's
+  send_cancel(id);
+}
+
+void Peer::send_cancel(uint64_t call_id) {
+  Lock lock(mutex_);
+  if (!link_) return;
+  const detail::Ref<Link> link = link_;
+  wire::FrameHeader header{wire::FrameKind::kCancel};
+  header.id = call_id;
+  // It may overtake its call, which the callee then does not begin.
+  link->queue(header, link->lane_for_urgent());
+  const bool connected = state_ == State::kConnected;
+  lock.unlock();
+  if (connected) flush(link);
+}
+
+void Peer::cancel(Call& call) { cancel(Access::id(call)); }
+
+void Peer::cancel(uint64_t call_id) {
+  Lock lock(mutex_);
+  Call* call = calls_.take(call_id);
+  if (!call) return;
+  forget(*call);
+  lock.unlock();
+  fail(*call,
+       Error(ErrorCode::kCancelled, fmt::format("{} on {} was cancelled",
+                                                Access::function(*call)->name, member_.info.name)));
+  call->future().release();  // the table's
+  send_cancel(call_id);
+}
+
+bool Peer::is_pending(uint64_t call_id) {
+  Lock lock(mutex_);
+  return calls_.contains(call_id);
+}
+
+void Peer::close(const Error& why) {
+  Lock lock(mutex_);
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  closed_because_ = why;
+  std::vector<Call*> calls = calls_.take_all();
+  for (Call* call : calls) forget(*call);
+  const detail::Ref<Link> link = std::exchange(link_, {});
+  if (link) {
+    counters_.bytes_sent += link->sent_bytes();
+    counters_.bytes_received += link->received_bytes();
+    runtime_->io.unwatch(link->descriptor());
+    link->close();
+  }
+  set_receiver(Receiver::kNobody);
+  room_.notify_all();
+  lock.unlock();
+  runtime_->io.remove(token_);
+  for (Call* call : calls) {
+    fail(*call, was_sent(*call, link.get()) ? why.after_sending() : why);
+    call->future().release();  // the table's
+  }
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,408 @@
+// Peer: waiting, receiving replies, and who does it.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "rpc/calling/peer.h"
+#include "rpc/functions/function_table.h"
+#include "transport/poller.h"
+#include "wire/call_prelude.h"
+
+namespace weft::rpc {
+
+namespace {
+
+using Access = OutgoingCallAccess;
+using transport::Poller;
+
+constexpr int kQuietTicksBeforeWatching = 10;
+constexpr uint32_t kTicksOfLongSleep = 10;
+// Fewer bytes of an unfinished frame are no sign of life: they may be the answers to our pings,
+// taken for the body of a frame that claims more than it has.
+constexpr uint64_t kBytesOfLife = 16 << 10;
+
+}  // namespace
+
+bool Peer::may_receive() const {
+  return receiver() == Receiver::kNobody ||
+         (receiver() == Receiver::kLoop && !loop_receiving_ && all_sleep_long());
+}
+
+// Under the lock: of those in line nobody is likely to be answered just now, so the loop need not
+// receive for their sake while a caller does.
+bool Peer::all_sleep_long() const {
+  return line_.empty() || ticks_ - line_.back().since >= kTicksOfLongSleep;
+}
+
+bool Peer::caller_receives() const {
+  return receiver() == Receiver::kPollingCaller || receiver() == Receiver::kSleepingCaller;
+}
+
+bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
+  detail::FutureCore& future = call.future();
+  const bool own_clock = runtime_->clock->runs_by_itself();
+  std::optional<detail::BlockingRegion> region;
+  while (!future.ready()) {
+    const bool has_deadline = own_clock && !Access::settles_later(call);
+    const base::Time limit = std::min(until.value_or(base::Time::max()),
+                                      has_deadline ? Access::deadline(call) : base::Time::max());
+    if (!region) region.emplace();
+    if (!receive_for(call, limit)) {
+      Access::sleep(call, limit == base::Time::max() ? std::nullopt : std::optional(limit));
+      leave_line(call);
+    }
+    if (future.ready()) break;
+    const base::Time now = runtime_->clock->now();
+    if (now >= Access::deadline(call) && !Access::settles_later(call)) {
+      expire(call);
+    } else if (until && std::chrono::steady_clock::now() >= *until) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// False: another thread receives, and this one stands in line.
+bool Peer::receive_for(Call& call, base::Time limit) {
+  base::Spinner spinner;
+  spinner.begin(runtime_->spin, limit);
+  for (bool time_left = runtime_->spin.count() > 0;;) {
+    Lock lock(mutex_);
+    if (call.future().ready()) return true;
+    const bool concerned = state_ == State::kConnected && !Access::settles_later(call);
+    if (concerned && may_receive()) {
+      receive_as_caller(lock, limit, &call);
+      return true;
+    }
+    if (!concerned || !time_left) {
+      enter_line(call);
+      const detail::Ref<Link> link = link_to_flush();
+      lock.unlock();
+      if (link) flush(link);
+      return false;
+    }
+    // Who polls sends what was left to it.
+    const bool sent_by_other = receiver() == Receiver::kPollingCaller;
+    const detail::Ref<Link> link = sent_by_other ? detail::Ref<Link>() : link_to_flush();
+    lock.unlock();
+    if (link) flush(link);
+    time_left = linger(call, spinner);
+    if (call.future().ready()) return true;
+  }
+}
+
+// Another thread receives, and the reply may be near: this one leaves the CPU to it, but is there
+// when the reply is or when nobody receives any more. To sleep and be woken would cost more.
+// False: it is time to sleep.
+bool Peer::linger(Call& call, base::Spinner& spinner) {
+  lingering_.fetch_add(1, std::memory_order_relaxed);
+  bool time_left;
+  do {
+    time_left = spinner.again();
+  } while (time_left && !call.future().ready() && receiver() != Receiver::kNobody);
+  lingering_.fetch_sub(1, std::memory_order_relaxed);
+  return time_left;
+}
+
+// Those who linger, this thread and the peer want more CPUs than there are.
+bool Peer::is_crowded() const {
+  return lingering_.load(std::memory_order_relaxed) + 2 > runtime_->cpus;
+}
+
+// Called and returns with the lock held; receives without it.
+void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
+  set_receiver(runtime_->spin.count() > 0 ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
+  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  send_for_others(link);
+  receive_until(link, limit, call);
+  lock.lock();
+  pass_on_receiving(link);
+  if (!link->has_left()) return;
+  lock.unlock();
+  send_for_others(link);
+  lock.lock();
+}
+
+// What others have left to the one that receives. Whoever makes it too much for that, or else the
+// loop, writes it.
+void Peer::send_for_others(const detail::Ref<Link>& link) {
+  if (!link->has_left()) return;
+  if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link, kEnoughToSend);
+}
+
+// Of the caller that receives. While it sleeps nothing is left to it.
+void Peer::set_polling(const detail::Ref<Link>& link, bool polling) {
+  {
+    Lock lock(mutex_);
+    if (link_.get() != link.get()) return;
+    set_receiver(polling ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
+  }
+  if (!polling) send_for_others(link);
+}
+
+// Under the lock: because somebody wants replies. What the loop leaves unsent while it receives, it
+// sends itself.
+detail::Ref<Link> Peer::link_to_flush() const {
+  return link_ && link_->has_left() && !loop_receiving_ ? link_ : detail::Ref<Link>();
+}
+
+// Under the lock: a nudge from now on is not lost.
+void Peer::enter_line(Call& call) {
+  counters_.handovers.add();
+  line_.push_back({&call, ticks_});
+  Access::in_line(call).fetch_add(1, std::memory_order_relaxed);
+  Access::mark_sleeper(call);
+}
+
+// Whoever is woken by its reply has been taken out of the line by the thread that received it, and
+// does not contend with it for the lock.
+void Peer::leave_line(Call& call) {
+  if (Access::in_line(call).load(std::memory_order_acquire) == 0) return;
+  Lock lock(mutex_);
+  const auto found = std::find_if(line_.begin(), line_.end(),
+                                  [&call](const Sleeper& each) { return each.call == &call; });
+  if (found == line_.end()) return;
+  line_.erase(found);
+  Access::in_line(call).fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Receives until `call` is settled (any call, if null), the link breaks or `limit` passed.
+void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call) {
+  using SteadyClock = std::chrono::steady_clock;
+  detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
+  base::Spinner& spinner = link->spinner();
+  spinner.begin(runtime_->spin, limit);
+  const bool polls = runtime_->spin.count() > 0;
+  bool try_first = polls;
+  bool polling = polls;  // what others know
+  bool waits = false;    // one system call instead of two, where its coarse limit does not matter
+  for (;;) {
+    if (try_first || waits) {
+      send_for_others(link);
+      switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
+        case Link::State::kFine:
+          take_frames(link);
+          if (!future || future->ready() || SteadyClock::now() >= limit) return;
+          if (Access::settles_later(*call)) return;
+          try_first = true;
+          spinner.begin(runtime_->spin, limit);
+          if (polls && !polling) set_polling(link, polling = true);
+          continue;
+        case Link::State::kBroken:
+          on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+          return;
+        case Link::State::kBlocked:
+          break;
+      }
+      if (future && future->ready()) return;
+      try_first = spinner.again(is_crowded());
+      if (try_first) continue;
+      if (polling) set_polling(link, polling = false);
+    }
+    const base::Duration left = limit - SteadyClock::now();
+    if (left.count() <= 0) return;
+    if (!link->blocked() && left > transport::kLongestReceive) {
+      waits = true;
+      continue;
+    }
+    const auto what =
+        link->blocked() ? transport::WaitFor::kReadableOrWritable : transport::WaitFor::kReadable;
+    const transport::Readiness ready = transport::wait_for_descriptor(
+        link->descriptor(), what, std::min<base::Duration>(left, transport::kLongestReceive));
+    if (ready.writable && link->blocked()) flush(link);
+    try_first = ready.readable;
+    if (future && future->ready()) return;
+  }
+}
+
+bool Peer::receive_once(const detail::Ref<Link>& link) {
+  switch (link->receive()) {
+    case Link::State::kFine:
+      take_frames(link);
+      return true;
+    case Link::State::kBlocked:
+      return false;
+    case Link::State::kBroken:
+      on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+      return false;
+  }
+  return false;
+}
+
+void Peer::note_received(const Link& link, bool whole_frame) {
+  const base::Time now = runtime_->clock->now();
+  const uint64_t bytes = link.received_bytes();
+  Lock lock(mutex_);
+  last_received_ = now;
+  ++receives_;
+  if (!whole_frame && bytes - bytes_at_life_ < kBytesOfLife) return;
+  bytes_at_life_ = bytes;
+  heartbeat_.on_received(now);
+}
+
+void Peer::take_frames(const detail::Ref<Link>& link) {
+  try {
+    bool more = link->next_frame();
+    note_received(*link, more);
+    for (; more; more = link->next_frame()) {
+      wire::Frame& frame = link->frame();
+      switch (frame.header.kind) {
+        case wire::FrameKind::kReply:
+          on_reply(frame);
+          break;
+        case wire::FrameKind::kPong:
+          break;
+        case wire::FrameKind::kHello:
+          on_hello(link, frame);
+          break;
+        case wire::FrameKind::kGoodbye:
+          on_link_lost(link, Error(ErrorCode::kUnavailable,
+                                   std::string(reinterpret_cast<const char*>(frame.body.data()),
+                                               frame.body.size())));
+          return;
+        default:
+          throw Error(ErrorCode::kBadMessage, fmt::format("a frame of kind {} in a reply stream",
+                                                          static_cast<int>(frame.header.kind)));
+      }
+    }
+  } catch (const Error& error) {
+    base::log(LogLevel::kWarning, runtime_->name(),
+              fmt::format("closing the connection to {}: {}", member_.info.name, error.message()));
+    runtime_->counters.bad_connections.add();
+    on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, error.message()));
+  }
+}
+
+void Peer::on_reply(wire::Frame& frame) {
+  Call* call;
+  base::Time received;
+  {
+    Lock lock(mutex_);
+    call = calls_.take(frame.header.id);
+    if (call) forget(*call);
+    received = last_received_;
+  }
+  if (!call) {
+    runtime_->counters.late_replies.add();
+    return;
+  }
+  counters_.round_trip.record((received - Access::started(*call)).count());
+  settle_reply(*call, frame);
+}
+
+void Peer::settle_reply(Call& call, wire::Frame& frame) {
+  detail::FutureCore& future = call.future();
+  try {
+    std::span<const std::byte> body = frame.body;
+    std::span<const std::byte> note;
+    if (frame.header.flags & wire::kNoted) note = wire::read_note(body);
+    // A call that was refused has nobody to accompany its reply.
+    const bool refused = (frame.header.flags & wire::kFailed) && note.empty();
+    if (const auto& companion = Access::companion(call); companion && !refused) {
+      companion->on_reply(member_.info, note, frame.tensors);
+    }
+    if (frame.header.flags & wire::kFailed) {
+      const wire::FailedReply failed = wire::decode_failed(body);
+      settle_refused(
+          call, failed.code == ErrorCode::kRemoteError
+                    ? Error::remote(member_.info.name, failed.type, failed.text)
+                    : Error(failed.code, fmt::format("{} on {}: {}", Access::function(call)->name,
+                                                     member_.info.name, failed.text)));
+    } else {
+      detail::Arrival arrival(runtime_->agent, member_.info, detail::Arrival::Kind::kReply);
+      Decoder result(body, frame.tensors, &arrival);
+      call.settle_with(result, &runtime_->io);
+    }
+  } catch (const std::exception& error) {
+    const auto* typed = dynamic_cast<const Error*>(&error);
+    settle_refused(
+        call, Error(typed ? typed->code() : ErrorCode::kBadMessage,
+                    fmt::format("the result of {} on {} does not decode: {}",
+                                Access::function(call)->name, member_.info.name, error.what())));
+  }
+  note_settled(call);
+  future.release();  // the table's
+}
+
+// Counted down after continuations were posted: at no time does a chain of calls look finished.
+void Peer::note_settled(Call& call) {
+  Access::kept(call).clear();
+  Access::companion(call) = {};
+  if (!is_reserved(*Access::function(call))) {
+    runtime_->counters.outstanding.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+// The role belongs to a link: when `link` was lost meanwhile, another thread may have it already.
+void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
+  if (link_.get() != link.get()) return;
+  set_receiver(Receiver::kNobody);
+  Call* waiter = nullptr;
+  size_t waiting = 0;
+  for (const Sleeper& each : line_) {
+    // About to leave, or without need of anybody to receive.
+    if (each.call->future().ready() || Access::settles_later(*each.call)) continue;
+    waiter = each.call;
+    ++waiting;
+  }
+  if (waiting > 0 || listeners_ > 0) counters_.handovers.add();
+  if (waiting == 1 && listeners_ == 0 && !all_sleep_long()) {
+    Access::nudge(*waiter);
+    runtime_->pulse.touch();  // in case the waiter gives up just now
+  } else if (waiting > 0 || listeners_ > 0) {
+    let_loop_receive();
+  } else {
+    quiet_ticks_ = 0;  // the pulse looks after what is left
+    runtime_->pulse.touch();
+  }
+}
+
+void Peer::let_loop_receive() {
+  set_receiver(Receiver::kLoop);
+  update_interest();
+}
+
+// Not called when a caller takes over from the loop: the loop finds out at the next event, once,
+// which costs the caller nothing.
+void Peer::update_interest() {
+  uint32_t wanted = Poller::kNothing;
+  if (receiver() == Receiver::kLoop) wanted |= Poller::kReadable;
+  if (!stream_up_ || link_->blocked()) wanted |= Poller::kWritable;
+  if (std::exchange(interest_, wanted) != wanted) {
+    runtime_->io.watch(link_->descriptor(), wanted, token_);
+  }
+}
+
+// Of a call that has been started: nobody makes it anew.
+void Peer::need_receiver(Call& call) {
+  Lock lock(mutex_);
+  if (!calls_.contains(Access::id(call))) return;  // its reply is being handed out
+  if (!std::exchange(Access::listened_to(call), true)) ++listeners_;
+  if (state_ == State::kConnected && receiver() == Receiver::kNobody) let_loop_receive();
+  const detail::Ref<Link> link = link_to_flush();
+  lock.unlock();
+  if (link) flush(link);
+}
+
+void Peer::on_tick() {
+  Lock lock(mutex_);
+  ++ticks_;
+  if (state_ != State::kConnected) return;
+  const bool idle = receives_ == receives_at_tick_;
+  receives_at_tick_ = receives_;
+  quiet_ticks_ = idle ? quiet_ticks_ + 1 : 0;
+  if (receiver() == Receiver::kNobody &&
+      quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
+    let_loop_receive();
+  }
+  if (!link_->has_left()) return;
+  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  flush(link);
+}
+
+}  // namespace weft::rpc

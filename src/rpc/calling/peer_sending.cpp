@@ -1,0 +1,281 @@
+// Peer: making calls, connecting, writing.
+// SPDX-License-Identifier: BSD-3-Clause
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rpc/calling/peer.h"
+#include "rpc/functions/function_table.h"
+#include "transport/poller.h"
+#include "wire/call_prelude.h"
+#include "wire/hello.h"
+
+namespace weft::rpc {
+
+namespace {
+
+using Access = OutgoingCallAccess;
+using transport::Poller;
+
+constexpr auto kConnectTimeout = std::chrono::seconds(5);
+constexpr size_t kSentAtOnce = 8;  // calls unanswered below which each is sent at once
+constexpr auto kQuietLink = std::chrono::milliseconds(1);
+constexpr int kPatienceWithLoop = 1000;
+
+uint64_t remaining_us(base::Time deadline, base::Time now) {
+  if (deadline == base::Time::max()) return 0;
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
+  return left > 0 ? static_cast<uint64_t>(left) : 1;
+}
+
+}  // namespace
+
+void Peer::start(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                 const CallTerms& terms) {
+  Access::peer(call) = detail::Ref<Peer>::share(this);
+  Access::function(call) = &function;
+  Access::deadline(call) = terms.deadline;
+  Access::depth(call) = terms.depth;
+  Access::bytes(call) = arguments.payload().size() + arguments.tensor_bytes();
+  if (!arguments.kept().empty()) Access::kept(call) = arguments.kept();
+  counters_.calls.add();
+  if (!is_reserved(function)) {
+    runtime_->counters.calls_started.add();
+    runtime_->counters.outstanding.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  if (send(call, function, arguments, terms)) return;
+  // The connection turned out to be broken before a byte of the call had left: it is made anew, on
+  // a new connection, once.
+  Access::never_anew(call);
+  send(call, function, arguments, terms);
+}
+
+// False: nothing was sent and nothing settled, because of a connection that had broken before.
+bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                const CallTerms& terms) {
+  Lock lock(mutex_);
+  Access::started(call) = runtime_->clock->now();
+  if (state_ == State::kClosed) {
+    lock.unlock();
+    fail(call, *closed_because_);
+    return true;
+  }
+  // What keeps leases alive and finds out who is gone does not queue behind users' calls.
+  if (!is_reserved(function) && !has_room(terms, Access::bytes(call)) &&
+      !wait_for_room(lock, terms, Access::bytes(call))) {
+    const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
+    lock.unlock();
+    fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
+    return true;
+  }
+  try {
+    // With nothing unanswered, what the loop receives is hardly a reply: more likely the end.
+    const bool doubtful =
+        Access::started(call) - last_received_ > kQuietLink || (loop_receiving_ && calls_.empty());
+    if (state_ == State::kConnected && doubtful) notice_dead_link(lock);
+    if (state_ == State::kClosed) throw *closed_because_;
+    if (state_ == State::kIdle) connect();
+  } catch (const Error& error) {
+    lock.unlock();
+    fail(call, Error(error.code(), fmt::format("{} was not sent to {}: {}", function.name,
+                                               member_.info.name, error.message())));
+    return true;
+  }
+  queue_call(call, function, arguments, terms);
+  const bool defer = should_defer(terms);
+  const detail::Ref<Link> link = link_;
+  const bool connected = state_ == State::kConnected;
+  const bool expires_soon = calls_.earliest_deadline() == terms.deadline;
+  const bool alone = calls_.size() == 1;
+  if (defer) link->leave();
+  if (!connected || defer) Access::never_anew(call);
+  lock.unlock();
+
+  runtime_->pulse.touch();
+  if (expires_soon) update_due();
+  if (connected && !defer) {
+    flush(link);
+    if (alone && !link->has_sent(Access::ends_at(call))) {
+      wait_for_other_writer(call, *link);
+      if (link->broken()) flush(link);  // which finds out, if nobody has
+    }
+  }
+  return Access::finish_starting(call) || settle_if_sent(call, *link);
+}
+
+// The first call after a pause: if the loop is writing it, it is because the link has just become
+// readable or writable, perhaps by breaking. Its outcome is worth a moment.
+void Peer::wait_for_other_writer(Call& call, const Link& link) {
+  for (int i = 0; i < kPatienceWithLoop; ++i) {
+    if (link.has_sent(Access::ends_at(call)) || link.blocked() || link.broken()) return;
+    sched_yield();
+  }
+}
+
+// The link broke while the call was being sent. Only its maker knows what became of it, and only
+// once nobody writes any more.
+bool Peer::settle_if_sent(Call& call, const Link& link) {
+  while (link.is_offering()) sched_yield();
+  if (!was_sent(call, &link)) return false;
+  fail(call,
+       Error(ErrorCode::kOutcomeUnknown,
+             fmt::format("{} was sent to {}, then the connection broke: {}",
+                         Access::function(call)->name, member_.info.name, link.why_broken())));
+  return true;
+}
+
+bool Peer::should_defer(const CallTerms& terms) const {
+  // Whoever hands out replies sends what their callers have to say next, together.
+  if (loop_receiving_) return true;
+  if (link_->unsent_bytes() >= kEnoughToSend || link_->blocked()) return false;
+  // With a CPU for everybody each does better to send for itself.
+  if (receiver() == Receiver::kPollingCaller && is_crowded()) return true;
+  return !terms.caller_waits && calls_.size() >= kSentAtOnce;
+}
+
+void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+                      const CallTerms& terms) {
+  call.future().add_ref();  // the table's
+  Access::id(call) = calls_.open(&call, terms.deadline);
+  window_.open(terms.depth, Access::bytes(call));
+
+  wire::FrameHeader header{wire::FrameKind::kCall};
+  header.id = Access::id(call);
+  wire::CallPrelude prelude;
+  prelude.function = function.index;
+  prelude.depth = static_cast<uint16_t>(terms.depth);
+  prelude.remaining_us = remaining_us(terms.deadline, Access::started(call));
+  // Weft's own small messages, such as renewals of leases, do not wait for bulk.
+  const bool urgent = is_reserved(function) && Access::bytes(call) <= Link::kMostUrgentBytes;
+  const Link::Lane lane = urgent ? link_->lane_for_urgent() : Link::Lane::kNormal;
+  std::vector<bool>& announced = announced_[static_cast<size_t>(lane)];
+  if (function.index >= announced.size()) announced.resize(function.index + 1);
+  if (!announced[function.index]) {
+    announced[function.index] = true;
+    header.flags = wire::kNamed;
+    prelude.name = function.name;
+    prelude.signature = function.signature;
+  }
+  if (!terms.note.empty()) {
+    header.flags |= wire::kNoted;
+    prelude.note = terms.note;
+  }
+  Access::ends_at(call) =
+      link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments, lane);
+}
+
+// Calls that were given up leave the window, but what of them is unsent stays in memory until it is
+// sent or the link breaks: it counts as well.
+bool Peer::has_room(const CallTerms& terms, size_t bytes) const {
+  if (!window_.has_room(terms.depth, bytes)) return false;
+  const size_t unsent = link_ ? link_->unsent_bytes() : 0;
+  return unsent == 0 || unsent + bytes <= runtime_->options.window_bytes;
+}
+
+// The window is full: receive what makes room, or sleep while another thread does.
+bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
+  detail::BlockingRegion region;
+  while (state_ != State::kClosed && !has_room(terms, bytes)) {
+    const base::Time now = runtime_->clock->now();
+    if (now >= terms.deadline) return false;
+    if (state_ == State::kConnected && may_receive()) {
+      receive_as_caller(lock, std::min(terms.deadline, now + std::chrono::milliseconds(100)),
+                        nullptr);
+      continue;
+    }
+    ++waiting_for_room_;
+    const base::Time until = std::min(terms.deadline, now + std::chrono::milliseconds(10));
+    room_.wait_for(lock, until - now);
+    --waiting_for_room_;
+  }
+  return state_ != State::kClosed;
+}
+
+// A link that nobody receives on may have been closed unnoticed; a call sent there would be lost.
+void Peer::notice_dead_link(Lock& lock) {
+  // The loop may be about to find out.
+  for (int i = 0; loop_receiving_ && i < kPatienceWithLoop; ++i) {
+    lock.unlock();
+    sched_yield();
+    lock.lock();
+  }
+  if (state_ != State::kConnected || caller_receives() || loop_receiving_) return;
+  const transport::Readiness ready = transport::wait_for_descriptor(
+      link_->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
+  if (!ready.readable) return;
+  set_receiver(Receiver::kSleepingCaller);
+  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  receive_once(link);
+  lock.lock();
+  pass_on_receiving(link);
+}
+
+void Peer::connect() {
+  const base::Time now = runtime_->clock->now();
+  if (!backoff_.may_try(now)) {
+    throw Error(ErrorCode::kUnavailable,
+                fmt::format("no connection to {}: {}", member_.address, last_failure_));
+  }
+  try {
+    link_ = detail::make_ref<Link>(runtime_->transport->connect(member_.address), runtime_->pool);
+  } catch (const Error& error) {
+    backoff_.on_failure(now);
+    last_failure_ = error.message();
+    runtime_->liveness.on_sign(member_.info.id, sign_of_failed_connecting(error), now,
+                               error.message());
+    throw Error(ErrorCode::kUnavailable, error.message());
+  }
+  wire::Hello hello;
+  hello.group = runtime_->group.token;
+  hello.from = runtime_->self().info.id;
+  hello.from_incarnation = runtime_->self().incarnation;
+  hello.from_name = runtime_->name();
+  hello.to = member_.info.id;
+  hello.to_incarnation = member_.incarnation;
+  Encoder body;
+  encode_hello(body, hello);
+  wire::FrameHeader header{wire::FrameKind::kHello};
+  header.id = wire::kHelloMagic;
+  link_->queue_first(header, body);
+
+  state_ = State::kConnecting;
+  counters_.connects.add();
+  connect_began_ = now;
+  connect_by_ = now + kConnectTimeout;
+  for (std::vector<bool>& lane : announced_) lane.clear();
+  bytes_at_life_ = 0;
+  set_receiver(Receiver::kLoop);
+  stream_up_ = false;
+  interest_ = Poller::kReadable | Poller::kWritable;
+  if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
+    state_ = State::kIdle;
+    connect_by_ = base::Time::max();
+    backoff_.on_failure(now);
+    last_failure_ = "no descriptor can be watched any more";
+    link_ = {};
+    throw Error(ErrorCode::kUnavailable, last_failure_);
+  }
+  runtime_->io.set_due(*loop_side_, connect_by_);
+}
+
+void Peer::flush(const detail::Ref<Link>& link, size_t too_much) {
+  switch (link->flush(too_much)) {
+    case Link::State::kFine:
+      return;
+    case Link::State::kBlocked: {
+      Lock lock(mutex_);
+      if (link_.get() == link.get()) update_interest();
+      return;
+    }
+    case Link::State::kBroken:
+      on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+      return;
+  }
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,48 @@
+// Wakes a part of an agent at a time it sets: the one timer of all layers above peers.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "rpc/io/io_loop.h"
+
+namespace weft::rpc {
+
+/// Calls `ring` once for each set(), on a thread that may block. A set() before the alarm rings
+/// replaces the earlier one.
+class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> {
+ public:
+  static std::shared_ptr<Alarm> make(IoLoop& io, std::function<void()> ring) {
+    auto alarm = std::make_shared<Alarm>(io, std::move(ring));
+    alarm->token_ = io.add(alarm);
+    return alarm;
+  }
+  Alarm(IoLoop& io, std::function<void()> ring) : io_(io), ring_(std::move(ring)) {}
+
+  void set(base::Time due) { io_.set_due(*this, due); }
+  /// Sets it unless it is due by then anyway.
+  void set_by(base::Time due) {
+    if (this->due() > due) set(due);
+  }
+  /// The loop forgets it; it may be ringing meanwhile.
+  void remove() {
+    set(base::Time::max());
+    io_.remove(token_);
+  }
+
+  void on_event(bool, bool) override {}
+  // The loop has cleared the due time. To clear it here again could erase another thread's set().
+  void on_time(base::Time) override {
+    io_.post_task([self = shared_from_this()] { self->ring_(); });
+  }
+
+ private:
+  IoLoop& io_;
+  const std::function<void()> ring_;
+  uint64_t token_ = 0;
+};
+
+}  // namespace weft::rpc

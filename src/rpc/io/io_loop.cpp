@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/io/io_loop.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace weft::rpc {
+
+namespace {
+thread_local const IoLoop* leading = nullptr;
+constexpr base::Time::rep kNever = base::Time::max().time_since_epoch().count();
+}  // namespace
+
+IoLoop::IoLoop(std::shared_ptr<base::Clock> clock)
+    : clock_(std::move(clock)), poller_(std::make_shared<transport::Poller>()) {
+  if (clock_->runs_by_itself()) return;
+  clock_->on_advance([weak = std::weak_ptr(poller_)] {
+    if (auto poller = weak.lock()) poller->wake();
+  });
+}
+
+uint64_t IoLoop::add(std::shared_ptr<IoClient> client) {
+  std::lock_guard lock(mutex_);
+  const uint64_t token = next_token_++;
+  clients_.emplace(token, std::move(client));
+  return token;
+}
+
+void IoLoop::remove(uint64_t token) {
+  std::shared_ptr<IoClient> last;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  auto found = clients_.find(token);
+  if (found == clients_.end()) return;
+  last = std::move(found->second);
+  clients_.erase(found);
+}
+
+std::shared_ptr<IoClient> IoLoop::find(uint64_t token) {
+  std::lock_guard lock(mutex_);
+  auto found = clients_.find(token);
+  return found == clients_.end() ? nullptr : found->second;
+}
+
+void IoLoop::set_due(IoClient& client, base::Time due) {
+  const base::Time::rep at = due.time_since_epoch().count();
+  if (client.due_.exchange(at, std::memory_order_seq_cst) == at || on_this_thread()) return;
+  // The loop reads all due times after it announced when it wakes: one of us sees the other.
+  if (at < sleeping_until_.load(std::memory_order_seq_cst)) poller_->wake();
+}
+
+void IoLoop::post(detail::Continuation* list) {
+  detail::Continuation* end = list;
+  size_t count = 1;
+  for (; end->next; end = end->next) ++count;
+  bool was_empty = false;
+  bool run_here;
+  {
+    std::lock_guard lock(mutex_);
+    run_here = finished_;
+    if (!run_here) {
+      was_empty = first_ == nullptr;
+      (was_empty ? first_ : last_->next) = list;
+      last_ = end;
+      unfinished_.fetch_add(count, std::memory_order_acq_rel);
+    }
+  }
+  if (run_here) return detail::run_continuations(list);
+  if (was_empty && !on_this_thread()) poller_->wake();
+}
+
+void IoLoop::post_task(detail::Task task) {
+  auto continuation = std::make_unique<detail::Continuation>();
+  continuation->task = std::move(task);
+  post(continuation.release());
+}
+
+bool IoLoop::on_this_thread() const { return leading == this; }
+
+void IoLoop::lead() {
+  leading = this;
+  while (!crew_->stopping()) {
+    if (!run_continuations()) break;
+    sleeping_until_.store(kNever, std::memory_order_seq_cst);
+    const base::Time now = clock_->now();
+    const base::Time due = run_timers(now);
+    sleeping_until_.store(due.time_since_epoch().count(), std::memory_order_seq_cst);
+    std::optional<base::Duration> limit;
+    if (due != base::Time::max() && clock_->runs_by_itself()) limit = due - now;
+    {
+      std::lock_guard lock(mutex_);
+      if (first_) limit = base::Duration(0);
+    }
+    for (const transport::PollEvent& event : poller_->wait(limit)) {
+      if (auto client = find(event.token)) client->on_event(event.readable, event.writable);
+    }
+  }
+  leading = nullptr;
+}
+
+void IoLoop::finish() {
+  detail::Continuation* left;
+  {
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+    left = std::exchange(first_, nullptr);
+  }
+  detail::run_continuations(left);
+  unfinished_.store(0, std::memory_order_release);
+}
+
+base::Time IoLoop::run_timers(base::Time now) {
+  std::vector<std::shared_ptr<IoClient>> due;
+  base::Time::rep earliest = kNever;
+  const base::Time::rep at = now.time_since_epoch().count();
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [token, client] : clients_) {
+      const base::Time::rep when = client->due_.load(std::memory_order_seq_cst);
+      if (when <= at) {
+        due.push_back(client);
+      } else {
+        earliest = std::min(earliest, when);
+      }
+    }
+  }
+  for (auto& client : due) {
+    client->due_.store(kNever, std::memory_order_seq_cst);
+    client->on_time(now);
+    earliest = std::min(earliest, client->due_.load(std::memory_order_seq_cst));
+  }
+  return base::Time(base::Duration(earliest));
+}
+
+bool IoLoop::run_continuations() {
+  for (;;) {
+    detail::Continuation* next;
+    {
+      std::lock_guard lock(mutex_);
+      next = first_;
+      if (!next) return true;
+      first_ = next->next;
+      next->next = nullptr;
+    }
+    crew_->enter_user_code();
+    leading = nullptr;  // user code may lose the lead; what it posts must wake whoever has it
+    detail::run_continuations(next);
+    unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+    if (!crew_->leave_user_code()) return false;
+    leading = this;
+  }
+}
+
+}  // namespace weft::rpc

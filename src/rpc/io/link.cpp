@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/io/link.h"
+
+#include <utility>
+
+namespace weft::rpc {
+
+using transport::IoResult;
+
+namespace {
+constexpr int kParts = 64;
+}
+
+// Before open() nothing is urgent: all frames wait for the hello.
+template <typename Add>
+Link::Position Link::queue_with(Lane which, const Add& add) {
+  std::lock_guard lock(mutex_);
+  const bool urgent = open_ && which == Lane::kUrgent;
+  LaneState& its = urgent ? urgent_ : normal_;
+  wire::Outbox& into = open_ ? its.queued : held_;
+  const size_t before = into.bytes();
+  add(into);
+  const size_t added = into.bytes() - before;
+  queued_bytes_.fetch_add(added, std::memory_order_relaxed);
+  if (urgent) urgent_waits_.store(true, std::memory_order_relaxed);
+  return {urgent, its.end += added};
+}
+
+Link::Position Link::queue(const wire::FrameHeader& header, std::span<const std::byte> prelude,
+                           const Encoder& value, Lane lane) {
+  return queue_with(lane, [&](wire::Outbox& into) {
+    into.add(header, prelude, value, wire::LargeFrames::kInPieces);
+  });
+}
+
+Link::Position Link::queue(const wire::FrameHeader& header, std::span<const std::byte> body,
+                           Lane lane) {
+  return queue_with(lane, [&](wire::Outbox& into) { into.add(header, body); });
+}
+
+void Link::queue_first(const wire::FrameHeader& header, const Encoder& value) {
+  std::lock_guard lock(mutex_);
+  open_ = false;
+  normal_.queued.add(header, {}, value);
+  queued_bytes_.fetch_add(normal_.queued.bytes(), std::memory_order_relaxed);
+  normal_.end += normal_.queued.bytes();
+}
+
+void Link::open() {
+  std::lock_guard lock(mutex_);
+  open_ = true;
+  // Nothing can be queued behind the first frames before now, so this keeps the order.
+  if (normal_.queued.empty()) {
+    std::swap(normal_.queued, held_);
+  } else {
+    normal_.writing = std::move(normal_.queued);
+    normal_.queued = std::move(held_);
+  }
+  held_.clear();
+}
+
+Link::State Link::flush(size_t too_much) {
+  std::unique_lock lock(mutex_);
+  left_.store(false, std::memory_order_relaxed);
+  if (!why_broken_.empty()) return State::kBroken;
+  if (writing_) return State::kFine;
+  writing_ = true;
+  State state = State::kFine;
+  while (state == State::kFine && take_queued(too_much)) state = write_out(lock);
+  if (state == State::kFine && !normal_.queued.empty()) state = State::kBlocked;  // too much
+  blocked_.store(state == State::kBlocked, std::memory_order_relaxed);
+  writing_ = false;
+  return state;
+}
+
+// Under the lock: what is queued becomes the writing thread's. False: there is nothing to write.
+bool Link::take_queued(size_t too_much) {
+  if (urgent_.writing.empty() && !urgent_.queued.empty()) {
+    std::swap(urgent_.writing, urgent_.queued);
+    urgent_waits_.store(false, std::memory_order_relaxed);
+  }
+  if (normal_.writing.empty() && normal_.queued.bytes() < too_much)
+    std::swap(normal_.writing, normal_.queued);
+  return !normal_.writing.empty() || !urgent_.writing.empty();
+}
+
+// Called and returns with the lock held; writes without it, until there is nothing more to write or
+// urgent frames can be taken.
+Link::State Link::write_out(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  State state = State::kFine;
+  std::string why;
+  while (LaneState* from = next_to_write()) {
+    IoResult sent = write_once(*from);
+    if (sent.status == IoResult::Status::kDone) continue;
+    state = sent.status == IoResult::Status::kClosed ? State::kBroken : State::kBlocked;
+    why = std::move(sent.why);
+    break;
+  }
+  for (LaneState* each : {&normal_, &urgent_}) {
+    if (each->is_offering()) each->offered_bytes.store(each->sent(), std::memory_order_seq_cst);
+  }
+  lock.lock();
+  if (state == State::kBroken && why_broken_.empty()) why_broken_ = std::move(why);
+  return state;
+}
+
+// The writing thread's. Null: nothing, or urgent frames are to be taken first.
+Link::LaneState* Link::next_to_write() {
+  const bool at_cut = normal_.writing.at_cut();
+  if (!urgent_.writing.empty() && at_cut) return &urgent_;
+  if (urgent_waits_.load(std::memory_order_relaxed) && urgent_.writing.empty() && at_cut)
+    return nullptr;
+  return normal_.writing.empty() ? nullptr : &normal_;
+}
+
+IoResult Link::write_once(LaneState& from) {
+  using Extent = wire::Outbox::Extent;
+  const bool others_wait = &from == &normal_ && (!urgent_.writing.empty() ||
+                                                 urgent_waits_.load(std::memory_order_relaxed));
+  iovec parts[kParts];
+  const int count =
+      from.writing.gather(parts, kParts, others_wait ? Extent::kToNextCut : Extent::kAll);
+  from.offered_bytes.store(from.sent() + from.writing.bytes(), std::memory_order_seq_cst);
+  IoResult sent = connection_->send(parts, count);
+  if (sent.status == IoResult::Status::kDone) {
+    from.writing.consume(sent.bytes);
+    queued_bytes_.fetch_sub(sent.bytes, std::memory_order_relaxed);
+    from.sent_bytes.fetch_add(sent.bytes, std::memory_order_release);
+  }
+  return sent;
+}
+
+Link::State Link::receive() {
+  const std::span<std::byte> into = decoder_.prepare();
+  return took(connection_->receive(into.data(), into.size()));
+}
+
+Link::State Link::wait_and_receive() {
+  const std::span<std::byte> into = decoder_.prepare();
+  return took(connection_->wait_and_receive(into.data(), into.size()));
+}
+
+Link::State Link::took(IoResult got) {
+  switch (got.status) {
+    case IoResult::Status::kDone:
+      decoder_.commit(got.bytes);
+      received_bytes_.store(received_bytes_.load(std::memory_order_relaxed) + got.bytes,
+                            std::memory_order_relaxed);
+      return State::kFine;
+    case IoResult::Status::kWouldBlock:
+      return State::kBlocked;
+    case IoResult::Status::kClosed:
+      note_broken(std::move(got.why));
+      return State::kBroken;
+  }
+  return State::kBroken;
+}
+
+void Link::note_broken(std::string why) {
+  std::lock_guard lock(mutex_);
+  if (why_broken_.empty()) why_broken_ = why.empty() ? "closed" : std::move(why);
+}
+
+bool Link::broken() const {
+  std::lock_guard lock(mutex_);
+  return !why_broken_.empty();
+}
+
+std::string Link::why_broken() const {
+  std::lock_guard lock(mutex_);
+  return why_broken_.empty() ? "closed" : why_broken_;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,57 @@
+// Lets peers in: accepts connections and hears their hello before anything else of theirs.
+//
+// A connection that says something else, nothing for five seconds, or belongs to another group is
+// closed with a log line; nothing is kept of it and nobody else notices.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "rpc/io/io_loop.h"
+#include "rpc/io/link.h"
+#include "rpc/runtime.h"
+#include "transport/connection.h"
+#include "wire/hello.h"
+
+namespace weft::rpc {
+
+class Server;
+
+class Acceptor final : public IoClient, public std::enable_shared_from_this<Acceptor> {
+ public:
+  Acceptor(std::shared_ptr<Runtime> runtime, Server& server,
+           std::unique_ptr<transport::Listener> listener);
+
+  void start();
+  /// No further connection is accepted.
+  void stop();
+  /// After the loop ended: closes those that were about to say hello.
+  void close_guests() { guests_.clear(); }
+
+  // IoClient:
+  void on_event(bool readable, bool writable) override;
+  void on_time(base::Time now) override;
+
+ private:
+  class Guest;
+  void admit(std::unique_ptr<transport::Connection> connection);
+  void on_guest_gone(Guest& guest);
+  void log_turned_away(const std::string& from, const std::string& why);
+
+  const std::shared_ptr<Runtime> runtime_;
+  Server& server_;
+  uint64_t token_ = 0;
+
+  std::mutex mutex_;
+  std::unique_ptr<transport::Listener> listener_;
+  std::deque<std::shared_ptr<Guest>> guests_;  // oldest first; loop only
+
+  base::Time log_again_at_{};
+  uint64_t not_logged_ = 0;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,119 @@
+// One call being served, from its frame to its reply. It is what the function's thread inherits:
+// calls made from there share its deadline and are given up with it.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "rpc/calling/peer.h"
+#include "weft/detail/ambient.h"
+#include "weft/detail/arrival.h"
+#include "weft/detail/function_entry.h"
+#include "wire/call_prelude.h"
+#include "wire/frame.h"
+
+namespace weft::rpc {
+
+class AgentCore;
+class Server;
+class ServingLink;
+
+class IncomingCall final : public detail::Ambient, public detail::Invocation {
+ public:
+  IncomingCall(Server& server, detail::Ref<ServingLink> link, uint64_t id,
+               const detail::FunctionEntry& function, const wire::CallPrelude& prelude,
+               base::Time now);
+
+  /// Decodes, runs and answers. `arguments` and `tensors` need live only until begin_user_code().
+  void run(std::span<const std::byte> arguments, std::span<at::Tensor> tensors);
+
+  /// Keeps a copy of what run() needs, for a call that has to wait its turn.
+  void park(std::span<const std::byte> arguments, std::vector<at::Tensor> tensors);
+  void run_parked();
+
+  /// What accompanies it here; before it runs.
+  void set_companion(detail::Ref<Companion> companion) { companion_ = std::move(companion); }
+  detail::RefCounted* companion() override { return companion_.get(); }
+
+  /// Answers without running.
+  void refuse(ErrorCode code, const std::string& why);
+  /// Nobody waits for the answer any more.
+  void cancel();
+
+  CallInFlight describe(base::Time now) const;
+
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  bool in_user_code() const { return in_user_code_; }
+  base::Time deadline() const { return deadline_; }
+  base::Time arrived() const { return arrived_; }
+  uint32_t depth() const { return depth_; }
+  uint64_t id() const { return id_; }
+  const detail::FunctionEntry& function() const { return function_; }
+  Server& server() const { return server_; }
+  WorkerInfo caller() const;
+  /// A call made while serving this one: cancelled with it.
+  void add_child(detail::Ref<Peer> peer, uint64_t call_id);
+
+  /// The call this thread works for; null if none.
+  static IncomingCall* current();
+
+  // Invocation:
+  Decoder& arguments() override { return *decoder_; }
+  bool must_wait() const override { return decoder_->arrival()->must_wait(); }
+  void run_when_ready(detail::Task run) override;
+  void begin_user_code() override;
+  void reply(const Encoder& value) override;
+  void fail(std::exception_ptr error) override;
+  void add_holder() override {
+    stage_.store(Stage::kReturnedFuture, std::memory_order_relaxed);
+    add_ref();
+  }
+  void drop_holder() override { release(); }
+
+  // In the link's index of calls being served.
+  IncomingCall* next = nullptr;
+  IncomingCall* previous = nullptr;
+
+ private:
+  enum class Stage : uint8_t { kArrived, kInBacklog, kAwaitsArguments, kRuns, kReturnedFuture };
+  ~IncomingCall() override;
+  /// Runs `body` for this call: it is what the thread works for, and what is thrown is its answer.
+  template <typename F>
+  void serve(F body);
+  void resume(detail::Task& run, std::exception_ptr why_not);
+  void send_failed(const wire::FailedReply& failed);
+  void send(wire::FrameHeader header, const Note& note, const Encoder& body);
+  bool claim_reply() { return !answered_.exchange(true, std::memory_order_acq_rel); }
+  base::Duration time_in_user_code() const;
+
+  // A function may outlive the agent's other owners: a promise kept by the user answers any time.
+  const std::shared_ptr<AgentCore> keepalive_;
+  Server& server_;
+  detail::Ref<ServingLink> link_;
+  const uint64_t id_;
+  const detail::FunctionEntry& function_;
+  const uint32_t depth_;
+  const base::Time arrived_;
+  const base::Time deadline_;
+  base::Time user_code_began_{};
+  Decoder* decoder_ = nullptr;
+  detail::Ref<Companion> companion_;
+  bool in_user_code_ = false;
+  std::atomic<Stage> stage_{Stage::kArrived};  // for people
+  std::atomic<bool> answered_{false};
+  std::atomic<bool> cancelled_{false};
+  std::vector<std::byte> parked_arguments_;
+  std::vector<at::Tensor> parked_tensors_;
+  std::mutex children_mutex_;
+  std::vector<std::pair<detail::Ref<Peer>, uint64_t>> children_;
+  size_t prune_at_ = 16;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/serving/serving_link.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rpc/functions/function_table.h"
+#include "rpc/serving/incoming_call.h"
+#include "rpc/serving/server.h"
+#include "transport/poller.h"
+
+namespace weft::rpc {
+
+namespace {
+
+constexpr uint32_t kMaxFunctions = 1 << 20;
+constexpr uint32_t kLowNumbers = 1 << 14;
+constexpr size_t kMostHighNumbers = 1 << 14;
+constexpr size_t kUnsentRepliesBeforePause = size_t{64} << 20;
+constexpr size_t kMostEarlyCancels = 64;
+
+ResolvedFunction look_up(const wire::CallPrelude& prelude) {
+  const FunctionLookup found = find_function(prelude.name, prelude.signature);
+  if (found.found && found.found->ambiguous) {
+    return {
+        nullptr, ErrorCode::kUnknownFunction,
+        fmt::format("two functions of this program are called \"{}\"; give one another name with "
+                    "weft::expose<function>(\"name\")",
+                    prelude.name)};
+  }
+  if (found.found) return {found.found, {}, {}};
+  if (found.name_exists) {
+    return {
+        nullptr, ErrorCode::kSignatureMismatch,
+        fmt::format("\"{}\" has other parameters or another result in this program", prelude.name)};
+  }
+  return {nullptr, ErrorCode::kUnknownFunction,
+          fmt::format("this program has no function \"{}\"; a program that serves it says {}",
+                      prelude.name, how_to_expose(prelude.name))};
+}
+
+}  // namespace
+
+ServingLink::ServingLink(Server& server, detail::Ref<Link> link, WorkerInfo caller)
+    : server_(server),
+      link_(std::move(link)),
+      caller_(std::move(caller)),
+      interest_(transport::Poller::kReadable) {}
+
+// Throws kBadMessage for a number that is too high, or one of too many.
+ResolvedFunction& ServingLink::function_slot(uint32_t number) {
+  if (number < kLowNumbers) {
+    if (number >= functions_.size()) functions_.resize(number + 1);
+    return functions_[number];
+  }
+  if (number >= kMaxFunctions || functions_of_high_numbers_.size() > kMostHighNumbers)
+    Decoder::fail(fmt::format("function number {}", number));
+  return functions_of_high_numbers_[number];
+}
+
+const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, uint8_t flags) {
+  ResolvedFunction& function = function_slot(prelude.function);
+  if (flags & wire::kNamed) {
+    function = look_up(prelude);
+  } else if (!function.entry && function.why.empty()) {
+    Decoder::fail(fmt::format("function number {} was never named", prelude.function));
+  }
+  return function;
+}
+
+void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
+                             const Encoder& value, Link::Lane lane) {
+  link_->queue(header, note, value, lane);
+  if (!server_.flushes_later(*this)) flush();
+}
+
+void ServingLink::flush() {
+  link_->flush();
+  update_interest();
+}
+
+// Computed and told under one lock, so that of two threads the later one's view stays.
+void ServingLink::update_interest() {
+  std::lock_guard lock(interest_mutex_);
+  const bool paused = link_->unsent_bytes() > kUnsentRepliesBeforePause;
+  uint32_t wanted = transport::Poller::kNothing;
+  if (!paused) wanted |= transport::Poller::kReadable;
+  if (link_->blocked()) wanted |= transport::Poller::kWritable;
+  paused_.store(paused, std::memory_order_relaxed);
+  if (std::exchange(interest_, wanted) != wanted) {
+    server_.watch(link_->descriptor(), wanted, token);
+  }
+}
+
+bool ServingLink::has_calls() {
+  std::lock_guard lock(mutex_);
+  return !calls_.empty();
+}
+
+void ServingLink::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too,
+                                 base::Time now) {
+  std::lock_guard lock(mutex_);
+  calls_.for_each([&](IncomingCall& call) {
+    if (reserved_too || !is_reserved(call.function())) calls.push_back(call.describe(now));
+  });
+}
+
+void ServingLink::add(IncomingCall& call) {
+  std::lock_guard lock(mutex_);
+  calls_.add(call);
+}
+
+void ServingLink::remove(IncomingCall& call) {
+  std::lock_guard lock(mutex_);
+  calls_.remove(call);
+}
+
+void ServingLink::cancel(uint64_t call_id) {
+  detail::Ref<IncomingCall> found;
+  {
+    std::lock_guard lock(mutex_);
+    calls_.find(call_id, [&found](IncomingCall& call) {
+      // One whose last owner is about to remove it is answered already.
+      if (!call.try_add_ref()) return false;
+      found = detail::Ref<IncomingCall>::adopt(&call);
+      return true;
+    });
+  }
+  if (found) return found->cancel();
+  if (early_cancels_.size() < kMostEarlyCancels) {
+    early_cancels_.push_back(call_id);
+  } else {
+    early_cancels_[next_early_cancel_++ % kMostEarlyCancels] = call_id;
+  }
+}
+
+bool ServingLink::take_early_cancel(uint64_t call_id) {
+  return !early_cancels_.empty() && std::erase(early_cancels_, call_id) > 0;
+}
+
+void ServingLink::cancel_all() {
+  std::vector<detail::Ref<IncomingCall>> calls;
+  {
+    std::lock_guard lock(mutex_);
+    calls_.for_each([&calls](IncomingCall& call) {
+      if (call.try_add_ref()) calls.push_back(detail::Ref<IncomingCall>::adopt(&call));
+    });
+  }
+  for (auto& call : calls) call->cancel();
+}
+
+}  // namespace weft::rpc
