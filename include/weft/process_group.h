@@ -21,7 +21,7 @@
 namespace weft {
 
 namespace collective {
-class Group;
+class ProcessGroupState;
 }
 
 enum class ReduceOp : uint8_t { kSum, kAverage, kProduct, kMin, kMax };
@@ -77,11 +77,11 @@ class ProcessGroup {
   Future<void> barrier_async() const;
 
   /// For layers above.
-  const std::shared_ptr<collective::Group>& group() const { return group_; }
-  explicit ProcessGroup(std::shared_ptr<collective::Group> group) : group_(std::move(group)) {}
+  const std::shared_ptr<collective::ProcessGroupState>& group() const { return group_; }
+  explicit ProcessGroup(std::shared_ptr<collective::ProcessGroupState> group) : group_(std::move(group)) {}
 
  private:
-  std::shared_ptr<collective::Group> group_;
+  std::shared_ptr<collective::ProcessGroupState> group_;
 };
 
 /// A group of these workers, of which this one must be one (nobody named: of all members). Each of

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "autograd/contexts.h"
-#include "autograd/pass_lead.h"
+#include "autograd/pass_leader.h"
 #include "weft/autograd.h"
 
 namespace weft::autograd {
@@ -62,11 +62,11 @@ Context::~Context() {
 int64_t Context::id() const { return state_->id(); }
 
 void Context::backward(const std::vector<at::Tensor>& roots, const BackwardOptions& options) {
-  PassLead(*current_->agent, *state_, options).run_from(roots);
+  PassLeader(*current_->agent, *state_, options).run_from(roots);
 }
 
 void Context::backward_from(const RRef<at::Tensor>& root, const BackwardOptions& options) {
-  PassLead(*current_->agent, *state_, options).run_from(root);
+  PassLeader(*current_->agent, *state_, options).run_from(root);
 }
 
 at::Tensor Context::gradient(const at::Tensor& tensor) const { return state_->gradient(tensor); }

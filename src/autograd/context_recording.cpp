@@ -50,7 +50,7 @@ detail::Ref<rpc::Companion> ContextState::on_call(rpc::AgentCore& agent, const W
   check();
   {
     Lock lock(mutex_);
-    if (life_ != Life::kGood) return {};
+    if (status_ != Status::kGood) return {};
     participants_.insert(to.id);
   }
   note = encode_note(CallNote{id_, record(to.id, arguments)});
@@ -74,7 +74,7 @@ void ContextState::on_reply(const WorkerInfo& from, std::span<const std::byte> n
   }
   {
     Lock lock(mutex_);
-    if (life_ != Life::kGood) return;
+    if (status_ != Status::kGood) return;
     for (const uint16_t rank : reply.participants) {
       if (rank < members_) participants_.insert(rank);
     }
@@ -92,7 +92,7 @@ void ContextState::on_answer(const WorkerInfo& to, const Encoder* value, rpc::No
   ReplyNote reply;
   {
     Lock lock(mutex_);
-    if (life_ != Life::kGood) return;
+    if (status_ != Status::kGood) return;
     for (const int rank : participants_) {
       if (reply.participants.size() == kMostParticipants) break;
       reply.participants.push_back(static_cast<uint16_t>(rank));

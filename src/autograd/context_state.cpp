@@ -31,21 +31,21 @@ ContextState::ContextState(rpc::AgentCore& agent, int64_t id)
       self_(agent.runtime().self().info.id),
       worker_(agent.runtime().name()),
       clock_(agent.runtime().clock) {
-  part_ = std::make_unique<PassPart>(id_, tape_);
+  part_ = std::make_unique<LocalPass>(id_, tape_);
 }
 
 // --- the pass --------------------------------------------------------------------------------
 
-Future<Answer> ContextState::ask(uint64_t pass, std::vector<uint64_t> messages) {
-  return ask({pass, std::move(messages), {}, std::make_shared<Promise<Answer>>()});
+Future<PassAnswer> ContextState::ask(uint64_t pass, std::vector<uint64_t> messages) {
+  return ask({pass, std::move(messages), {}, std::make_shared<Promise<PassAnswer>>()});
 }
 
-Future<Answer> ContextState::ask_roots(uint64_t pass, std::vector<at::Tensor> roots) {
-  return ask({pass, {}, std::move(roots), std::make_shared<Promise<Answer>>()});
+Future<PassAnswer> ContextState::ask_roots(uint64_t pass, std::vector<at::Tensor> roots) {
+  return ask({pass, {}, std::move(roots), std::make_shared<Promise<PassAnswer>>()});
 }
 
-Future<Answer> ContextState::ask(Question question) {
-  Future<Answer> answer = question.promise->future();
+Future<PassAnswer> ContextState::ask(Question question) {
+  Future<PassAnswer> answer = question.promise->future();
   post(std::move(question));
   return answer;
 }
@@ -59,7 +59,7 @@ Future<RunReport> ContextState::run(RunOrder order, std::set<int> others, base::
   Future<RunReport> outcome = promise->future();
   {
     Lock lock(mutex_);
-    if (life_ != Life::kGood) throw why_not();
+    if (status_ != Status::kGood) throw why_not();
     if (run_) {
       throw Error(ErrorCode::kInvalidArgument,
                   worker_ + ": another pass of this context is running");
@@ -132,12 +132,12 @@ void ContextState::work_off() {
 // False: there is nothing to do, and this thread works here no more.
 bool ContextState::take_events(std::vector<Event>& events) {
   events.clear();
-  std::unique_ptr<PassPart> ended;
+  std::unique_ptr<LocalPass> ended;
   std::map<uint64_t, std::shared_ptr<const Tape::Sent>> taped;
   Leaves leaves;
   std::vector<Event> unanswered;
   Lock lock(mutex_);
-  if (life_ == Life::kGood) {
+  if (status_ == Status::kGood) {
     std::swap(events, events_);
     working_ = !events.empty() || part_->can_step();
     return working_;
@@ -145,7 +145,7 @@ bool ContextState::take_events(std::vector<Event>& events) {
   // What is freed here may take a while, and may be a lot.
   unanswered.swap(events_);
   ended.swap(part_);
-  part_ = std::make_unique<PassPart>(id_, tape_);
+  part_ = std::make_unique<LocalPass>(id_, tape_);
   taped = tape_.take();
   std::swap(leaves, gradients_);
   Leaves staged = std::exchange(staged_, {});
@@ -156,7 +156,7 @@ bool ContextState::take_events(std::vector<Event>& events) {
   stages_.give_up(cause);
   for (Event& event : unanswered) {
     if (auto* question = std::get_if<Question>(&event)) {
-      question->promise->set_value(Answer{{}, kAbortedCode, why.message()});
+      question->promise->set_value(PassAnswer{{}, kAbortedCode, why.message()});
     }
   }
   return false;
@@ -168,7 +168,7 @@ void ContextState::handle(Event& event) {
 
 // A question that makes no sense is its asker's mistake, and no reason to give anything up here.
 void ContextState::handle(Question& question) {
-  Answer answer;
+  PassAnswer answer;
   try {
     answer.reached = question.roots.empty() ? part_->ask(question.pass, question.messages)
                                             : part_->ask_roots(question.pass, question.roots);
@@ -256,7 +256,7 @@ void ContextState::publish(Leaves fresh, LeafStage::Gradients staged) {
   const bool has_sparse = sum.has_sparse();
   {
     Lock lock(mutex_);
-    if (life_ != Life::kGood) return;
+    if (status_ != Status::kGood) return;
     std::swap(gradients_, sum);
     has_sparse_ = has_sparse;
     dispatch_.on_ran();
@@ -291,7 +291,7 @@ void ContextState::report_if_done() {
   bool has_sparse = false;
   {
     Lock lock(mutex_);
-    if (life_ != Life::kGood) return;
+    if (status_ != Status::kGood) return;
     gradients = dispatch_.take_report();
     if (gradients) run = std::move(run_);
     has_sparse = has_sparse_;
@@ -299,16 +299,16 @@ void ContextState::report_if_done() {
   if (run) run->set_value(RunReport{std::move(*gradients), has_sparse});
 }
 
-void ContextState::send(PassPart::Outgoing outgoing) {
+void ContextState::send(LocalPass::Outgoing outgoing) {
   if (outgoing.to == self_) return post(Arrived{self_, std::move(outgoing.returned)});
   if (send_with_order(outgoing)) return;
   Lock lock(mutex_);
-  std::vector<PassPart::Outgoing> now = dispatch_.send(std::move(outgoing));
+  std::vector<LocalPass::Outgoing> now = dispatch_.send(std::move(outgoing));
   lock.unlock();
-  for (PassPart::Outgoing& each : now) send_now(std::move(each));
+  for (LocalPass::Outgoing& each : now) send_now(std::move(each));
 }
 
-bool ContextState::send_with_order(PassPart::Outgoing& outgoing) {
+bool ContextState::send_with_order(LocalPass::Outgoing& outgoing) {
   const std::lock_guard one_at_a_time(ordering_);
   RunOrder order;
   {
@@ -322,15 +322,15 @@ bool ContextState::send_with_order(PassPart::Outgoing& outgoing) {
 }
 
 void ContextState::send_held() {
-  std::vector<PassPart::Outgoing> held;
+  std::vector<LocalPass::Outgoing> held;
   {
     Lock lock(mutex_);
     held = dispatch_.send_held();
   }
-  for (PassPart::Outgoing& each : held) send_now(std::move(each));
+  for (LocalPass::Outgoing& each : held) send_now(std::move(each));
 }
 
-void ContextState::send_now(PassPart::Outgoing outgoing) {
+void ContextState::send_now(LocalPass::Outgoing outgoing) {
   auto agent = agent_.lock();
   if (!agent) return;
   send_gradients(*agent, detail::Ref<ContextState>::share(this), outgoing.to, outgoing.returned);
@@ -344,9 +344,9 @@ void ContextState::fail(const std::string& cause) {
   if (agent && creator() == self_) return Contexts::of(*agent).abort_everywhere(id_, what);
   {
     Lock lock(mutex_);
-    if (life_ != Life::kGood) return;
+    if (status_ != Status::kGood) return;
   }
-  if (end(Life::kAborted, what) || !agent) return;  // the order's answer tells it
+  if (end(Status::kAborted, what) || !agent) return;  // the order's answer tells it
   const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
   try {
     rpc::own_call<sys_autograd_fail>(*agent, creator(), kReportTimeout, id_, what);
@@ -355,18 +355,18 @@ void ContextState::fail(const std::string& cause) {
   }
 }
 
-void ContextState::abort(const std::string& cause) { end(Life::kAborted, cause); }
-void ContextState::let_go() { end(Life::kReleased, "the context has ended"); }
+void ContextState::abort(const std::string& cause) { end(Status::kAborted, cause); }
+void ContextState::let_go() { end(Status::kReleased, "the context has ended"); }
 
-bool ContextState::end(Life how, const std::string& cause) {
+bool ContextState::end(Status how, const std::string& cause) {
   std::shared_ptr<Promise<RunReport>> run;
   Dispatch ended;
   std::vector<std::pair<int, Future<RunReport>>> ordered;
   bool frees = false;
   {
     Lock lock(mutex_);
-    if (life_ == Life::kGood) cause_ = cause;
-    life_ = how == Life::kReleased ? how : std::max(life_, how);
+    if (status_ == Status::kGood) cause_ = cause;
+    status_ = how == Status::kReleased ? how : std::max(status_, how);
     run = std::move(run_);
     std::swap(ended, dispatch_);
     unordered_.clear();
@@ -382,7 +382,7 @@ bool ContextState::end(Life how, const std::string& cause) {
 
 // Under the lock.
 Error ContextState::why_not() const {
-  return life_ == Life::kReleased
+  return status_ == Status::kReleased
              ? Error(ErrorCode::kInvalidArgument,
                      fmt::format("{}: autograd context {} has ended", worker_, id_))
              : Error(ErrorCode::kContextAborted,
@@ -391,7 +391,7 @@ Error ContextState::why_not() const {
 
 std::optional<Error> ContextState::aborted() const {
   Lock lock(mutex_);
-  if (life_ != Life::kAborted) return std::nullopt;
+  if (status_ != Status::kAborted) return std::nullopt;
   return why_not();
 }
 
@@ -401,19 +401,19 @@ void ContextState::check() const {
 
 at::Tensor ContextState::gradient(const at::Tensor& leaf) const {
   Lock lock(mutex_);
-  if (life_ != Life::kGood) throw why_not();
+  if (status_ != Status::kGood) throw why_not();
   return gradients_.find(leaf);
 }
 
 std::vector<std::pair<at::Tensor, at::Tensor>> ContextState::gradients() const {
   Lock lock(mutex_);
-  if (life_ != Life::kGood) throw why_not();
+  if (status_ != Status::kGood) throw why_not();
   return gradients_.all();
 }
 
 std::vector<at::Tensor> ContextState::gradients_of(const std::vector<at::Tensor>& leaves) const {
   Lock lock(mutex_);
-  if (life_ != Life::kGood) throw why_not();
+  if (status_ != Status::kGood) throw why_not();
   std::vector<at::Tensor> found;
   found.reserve(leaves.size());
   for (const at::Tensor& leaf : leaves) found.push_back(gradients_.find(leaf));
@@ -423,7 +423,7 @@ std::vector<at::Tensor> ContextState::gradients_of(const std::vector<at::Tensor>
 void ContextState::replace_gradients(const std::vector<at::Tensor>& leaves,
                                      std::vector<at::Tensor> gradients) {
   Lock lock(mutex_);
-  if (life_ != Life::kGood) throw why_not();
+  if (status_ != Status::kGood) throw why_not();
   for (size_t i = 0; i < leaves.size(); ++i) gradients_.replace(leaves[i], std::move(gradients[i]));
 }
 

@@ -1,6 +1,6 @@
 // What one worker has of one context: the record of what it sent, and its part in the passes.
 //
-// The shell around Tape and PassPart. What happens in a pass comes in through post(); whichever
+// The shell around Tape and LocalPass. What happens in a pass comes in through post(); whichever
 // thread brings something works it off, with what others bring meanwhile, so nobody waits and the
 // part is only ever touched by one thread.
 // SPDX-License-Identifier: BSD-3-Clause
@@ -22,7 +22,7 @@
 #include "autograd/dispatch.h"
 #include "autograd/leaf_stages.h"
 #include "autograd/leaves.h"
-#include "autograd/pass_part.h"
+#include "autograd/local_pass.h"
 #include "autograd/tape.h"
 #include "rendezvous/limits.h"
 #include "rpc/agent_core.h"
@@ -53,8 +53,8 @@ class ContextState final : public rpc::Companion {
   void on_received(const WorkerInfo& from, uint64_t message, std::span<at::Tensor> tensors);
 
   // The pass. All are answered at once or later, by whichever thread; none waits.
-  Future<Answer> ask(uint64_t pass, std::vector<uint64_t> messages);
-  Future<Answer> ask_roots(uint64_t pass, std::vector<at::Tensor> roots);
+  Future<PassAnswer> ask(uint64_t pass, std::vector<uint64_t> messages);
+  Future<PassAnswer> ask_roots(uint64_t pass, std::vector<at::Tensor> roots);
   /// Answered when the part is finished, or cannot be.
   Future<RunReport> run(RunOrder order);
   /// Of the leader's own part: what it sends to one of these goes with the order it has not got
@@ -118,7 +118,7 @@ class ContextState final : public rpc::Companion {
     uint64_t pass;
     std::vector<uint64_t> messages;
     std::vector<at::Tensor> roots;
-    std::shared_ptr<Promise<Answer>> promise;
+    std::shared_ptr<Promise<PassAnswer>> promise;
   };
   struct Arrived {
     int from;
@@ -128,11 +128,11 @@ class ContextState final : public rpc::Companion {
     LeafStage::Result result;
   };
   using Event = std::variant<Question, RunOrder, Arrived, Staged>;
-  enum class Life : uint8_t { kGood, kAborted, kReleased };
+  enum class Status : uint8_t { kGood, kAborted, kReleased };
   using Lock = std::unique_lock<std::mutex>;
 
   uint64_t record(int to, const Encoder& message);
-  Future<Answer> ask(Question question);
+  Future<PassAnswer> ask(Question question);
   void post(Event event);
   void work_off();
   bool take_events(std::vector<Event>& events);
@@ -147,13 +147,13 @@ class ContextState final : public rpc::Companion {
   void step();
   void lead_on();
   void send_order(int rank, const RunOrder& order);
-  void send(PassPart::Outgoing outgoing);
-  bool send_with_order(PassPart::Outgoing& outgoing);
+  void send(LocalPass::Outgoing outgoing);
+  bool send_with_order(LocalPass::Outgoing& outgoing);
   void send_held();
-  void send_now(PassPart::Outgoing outgoing);
+  void send_now(LocalPass::Outgoing outgoing);
   void report_if_done();
   /// Whether that was the answer to an order.
-  bool end(Life how, const std::string& cause);
+  bool end(Status how, const std::string& cause);
   Error why_not() const;
 
   const std::weak_ptr<rpc::AgentCore> agent_;
@@ -170,7 +170,7 @@ class ContextState final : public rpc::Companion {
   std::atomic<uint64_t> last_pass_{0};
 
   mutable std::mutex mutex_;
-  Life life_ = Life::kGood;
+  Status status_ = Status::kGood;
   std::string cause_;
   std::set<int> participants_;
   Leaves gradients_;
@@ -185,7 +185,7 @@ class ContextState final : public rpc::Companion {
   bool more_participants_ = false;
   std::vector<std::pair<int, Future<RunReport>>> ordered_;
   bool working_ = false;
-  std::unique_ptr<PassPart> part_;  // of the thread that works
+  std::unique_ptr<LocalPass> part_;  // of the thread that works
   LeafStages stages_;
   Leaves staged_;  // of a pass whose stages are not done
 };

@@ -19,11 +19,11 @@ constexpr size_t kMostGivenUp = 100'000;
 // Contexts that end within so long are told of together.
 constexpr auto kEndTogether = std::chrono::milliseconds(1);
 
-std::shared_ptr<rpc::AgentPart> make_contexts(rpc::AgentCore& agent) {
+std::shared_ptr<rpc::AgentExtension> make_contexts(rpc::AgentCore& agent) {
   register_reserved_functions();
   return std::make_shared<Contexts>(agent);
 }
-const size_t part_index = rpc::register_agent_part(&make_contexts);
+const size_t extension_index = rpc::register_agent_extension(&make_contexts);
 
 // Not on behalf of whatever runs on this thread.
 struct OnOnesOwn {
@@ -79,7 +79,7 @@ Contexts::Contexts(rpc::AgentCore& agent)
       watch_interval_(runtime_->options.rref_lease / 3) {}
 
 Contexts& Contexts::of(rpc::AgentCore& agent) {
-  return static_cast<Contexts&>(agent.part(part_index));
+  return static_cast<Contexts&>(agent.extension(extension_index));
 }
 
 // --- the table -------------------------------------------------------------------------------
@@ -239,10 +239,10 @@ bool Contexts::has_given_up(int64_t id) {
   return given_up_.contains(id);
 }
 
-Contexts::Life Contexts::life(int64_t id) {
+Contexts::Status Contexts::status(int64_t id) {
   const auto state = find(id);
-  if (!state) return Life::kEnded;
-  return state->aborted() ? Life::kAborted : Life::kGood;
+  if (!state) return Status::kEnded;
+  return state->aborted() ? Status::kAborted : Status::kGood;
 }
 
 std::vector<detail::Ref<ContextState>> Contexts::all() {
@@ -365,11 +365,11 @@ void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,
                           error->message()));
     return;
   }
-  const std::vector<uint8_t> lives = answer.wait();
+  const std::vector<uint8_t> statuses = answer.wait();
   for (size_t i = 0; i < ids.size(); ++i) {
-    const auto life = i < lives.size() ? static_cast<Life>(lives[i]) : Life::kEnded;
-    if (life == Life::kEnded) forget(ids[i]);
-    if (life == Life::kAborted) {
+    const auto status = i < statuses.size() ? static_cast<Status>(statuses[i]) : Status::kEnded;
+    if (status == Status::kEnded) forget(ids[i]);
+    if (status == Status::kAborted) {
       if (const auto state = find(ids[i])) state->abort("its creator has given it up");
     }
   }

@@ -17,7 +17,7 @@
 
 #include "autograd/context_state.h"
 #include "rpc/agent_core.h"
-#include "rpc/agent_part.h"
+#include "rpc/agent_extension.h"
 #include "rpc/io/alarm.h"
 #include "weft/autograd.h"
 
@@ -29,7 +29,7 @@ void check_root(const at::Tensor& root);
 /// The part that this worker has in the context that is current on this thread; null if none is.
 ContextState* current_state();
 
-class Contexts final : public rpc::AgentPart, public std::enable_shared_from_this<Contexts> {
+class Contexts final : public rpc::AgentExtension, public std::enable_shared_from_this<Contexts> {
  public:
   explicit Contexts(rpc::AgentCore& agent);
   static Contexts& of(rpc::AgentCore& agent);
@@ -51,12 +51,12 @@ class Contexts final : public rpc::AgentPart, public std::enable_shared_from_thi
   void forget(int64_t id);
   /// Whether this worker had a part in it and could not reach its creator any more.
   bool has_given_up(int64_t id);
-  enum class Life : uint8_t { kEnded, kGood, kAborted };
-  Life life(int64_t id);
+  enum class Status : uint8_t { kEnded, kGood, kAborted };
+  Status status(int64_t id);
 
   Census census();
 
-  // rpc::AgentPart:
+  // rpc::AgentExtension:
   detail::Ref<rpc::Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
                                       std::span<at::Tensor> tensors) override;
   rpc::Idleness idleness() override;

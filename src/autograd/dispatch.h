@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/pass_part.h"
+#include "autograd/local_pass.h"
 
 namespace weft::autograd {
 
 class Dispatch {
  public:
-  using Outgoing = PassPart::Outgoing;
+  using Outgoing = LocalPass::Outgoing;
   // A message takes 4,096 rows of tensors; a sparse one has three.
   static constexpr size_t kMostHeldTensors = 1000;
 

@@ -22,7 +22,7 @@ struct PassId {
 };
 
 /// The leader asks: these messages of yours will get gradients; whose will get some then?
-struct Answer {
+struct PassAnswer {
   Reached reached;
   uint8_t code = 0;  // an ErrorCode; zero if nothing went wrong
   std::string failure = {};

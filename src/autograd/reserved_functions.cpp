@@ -17,13 +17,13 @@ namespace {
 Contexts& contexts() { return Contexts::of(rpc::IncomingCall::current()->server().agent()); }
 WorkerInfo caller() { return rpc::IncomingCall::current()->caller(); }
 
-Future<Answer> refused(const Error& error) {
-  return make_ready_future(Answer{{}, static_cast<uint8_t>(error.code()), error.message()});
+Future<PassAnswer> refused(const Error& error) {
+  return make_ready_future(PassAnswer{{}, static_cast<uint8_t>(error.code()), error.message()});
 }
 
 }  // namespace
 
-Future<Answer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages) {
+Future<PassAnswer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages) {
   try {
     return contexts().led_by(caller(), pass.context)->ask(pass.number, std::move(messages));
   } catch (const Error& error) {
@@ -31,7 +31,7 @@ Future<Answer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages) {
   }
 }
 
-Future<Answer> sys_autograd_ask_root(detail::RRefTarget<at::Tensor> root, PassId pass) {
+Future<PassAnswer> sys_autograd_ask_root(detail::RRefTarget<at::Tensor> root, PassId pass) {
   try {
     check_root(root.value());
     return contexts().join(caller(), pass.context)->ask_roots(pass.number, {root.value()});
@@ -75,9 +75,9 @@ void sys_autograd_fail(int64_t context, std::string cause) {
 }
 
 std::vector<uint8_t> sys_autograd_watch(std::vector<int64_t> watched) {
-  std::vector<uint8_t> lives;
-  for (const int64_t id : watched) lives.push_back(static_cast<uint8_t>(contexts().life(id)));
-  return lives;
+  std::vector<uint8_t> statuses;
+  for (const int64_t id : watched) statuses.push_back(static_cast<uint8_t>(contexts().status(id)));
+  return statuses;
 }
 
 void register_reserved_functions() {

@@ -17,8 +17,8 @@ namespace weft::autograd {
 void register_reserved_functions();
 
 // The creator of a context leads its passes.
-Future<Answer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages);
-Future<Answer> sys_autograd_ask_root(detail::RRefTarget<at::Tensor> root, PassId pass);
+Future<PassAnswer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages);
+Future<PassAnswer> sys_autograd_ask_root(detail::RRefTarget<at::Tensor> root, PassId pass);
 Future<RunReport> sys_autograd_run(RunOrder order);
 void sys_autograd_abort(int64_t context, std::string cause);
 void sys_autograd_release(std::vector<int64_t> contexts);
@@ -26,7 +26,7 @@ void sys_autograd_release(std::vector<int64_t> contexts);
 // Those who take part, to each other and to the creator.
 void sys_autograd_gradients(ReturnedGradients returned);
 void sys_autograd_fail(int64_t context, std::string cause);
-/// What became of these contexts of this worker's: Contexts::Life of each.
+/// What became of these contexts of this worker's: Contexts::Status of each.
 std::vector<uint8_t> sys_autograd_watch(std::vector<int64_t> contexts);
 
 }  // namespace weft::autograd

@@ -14,14 +14,14 @@ ssize_t Disk::write(int file, std::span<const std::byte> bytes) {
 int Disk::sync(int file) { return ::fsync(file); }
 
 namespace {
-std::shared_ptr<rpc::AgentPart> make_storage(rpc::AgentCore&) {
+std::shared_ptr<rpc::AgentExtension> make_storage(rpc::AgentCore&) {
   return std::make_shared<Storage>();
 }
-const size_t storage_index = rpc::register_agent_part(&make_storage);
+const size_t storage_index = rpc::register_agent_extension(&make_storage);
 }  // namespace
 
 Storage& Storage::of(rpc::AgentCore& agent) {
-  return static_cast<Storage&>(agent.part(storage_index));
+  return static_cast<Storage&>(agent.extension(storage_index));
 }
 
 std::shared_ptr<Disk> Storage::disk() const {

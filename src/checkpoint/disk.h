@@ -11,7 +11,7 @@
 #include <span>
 
 #include "rpc/agent_core.h"
-#include "rpc/agent_part.h"
+#include "rpc/agent_extension.h"
 
 namespace weft::checkpoint {
 
@@ -26,7 +26,7 @@ class Disk {
 };
 
 /// The disk that an agent's parts of checkpoints are on.
-class Storage final : public rpc::AgentPart {
+class Storage final : public rpc::AgentExtension {
  public:
   static Storage& of(rpc::AgentCore& agent);
 

@@ -50,7 +50,8 @@ void make_directory(const std::string& path) {
 }
 
 void sync_directory(const std::string& path) {
-  const transport::Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const transport::PrivateDescriptor directory(
+      ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory || ::fsync(directory.get()) != 0) throw_storage("sync", path);
 }
 

@@ -11,7 +11,7 @@
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/disk.h"
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 
 namespace weft::checkpoint {
 
@@ -48,7 +48,7 @@ class DurableFile {
   const std::string path_;
   const std::string unfinished_;
   const std::shared_ptr<Disk> disk_;
-  transport::Descriptor file_;
+  transport::PrivateDescriptor file_;
   bool committed_ = false;
   uint64_t bytes_ = 0;
   Checksum checksum_;

@@ -166,7 +166,7 @@ class PartReader {
   const std::string path_;
   const PartSeal seal_;
   const std::shared_ptr<Disk> disk_;
-  const transport::Descriptor file_;
+  const transport::PrivateDescriptor file_;
   // What is loaded is copied into its place: there is nothing to keep memory for.
   wire::FrameDecoder decoder_{std::make_shared<wire::ReceivePool>(0)};
   Checksum checksum_;

@@ -8,26 +8,27 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
-#include "collective/group.h"
-#include "collective/groups.h"
-#include "collective/travelling.h"
+#include "collective/flat_tensor.h"
+#include "collective/process_group_state.h"
+#include "collective/process_groups.h"
 
 namespace weft {
 
 using collective::Channel;
+using collective::DualChannel;
+using collective::FlatTensor;
 using collective::Kind;
-using collective::Line;
 using collective::Outcome;
+using collective::Signature;
+using collective::signature_of;
 using collective::Tensors;
-using collective::Terms;
-using collective::terms_of;
-using collective::Travelling;
 
 namespace {
 
 // What `f` makes of the outcome, on a thread that may take its time for it.
 template <typename T, typename F>
-Future<T> result_of(const Future<Outcome>& outcome, std::shared_ptr<collective::Group> group, F f) {
+Future<T> result_of(const Future<Outcome>& outcome,
+                    std::shared_ptr<collective::ProcessGroupState> group, F f) {
   return outcome.then(
       [group = std::move(group), f = std::move(f)](const Outcome& value) -> T { return f(value); });
 }
@@ -42,64 +43,64 @@ namespace {
 
 // An operation of all members in which one tensor gets another value.
 struct InPlace {
-  Travelling travelling;
+  FlatTensor flat;
   Future<Outcome> outcome;
 };
 
-InPlace begin_all_reduce(collective::Group& group, const at::Tensor& tensor, ReduceOp op) {
-  const Terms terms = terms_of(Kind::kAllReduce, {tensor}, op);
-  const Line line = group.line(tensor);
-  const std::vector<int>& all = line.channel()->everybody();
-  const Travelling travelling(tensor, line.is_direct(Kind::kAllReduce, {tensor}, all, op));
+InPlace begin_all_reduce(collective::ProcessGroupState& group, const at::Tensor& tensor,
+                         ReduceOp op) {
+  const Signature signature = signature_of(Kind::kAllReduce, {tensor}, op);
+  const DualChannel dual = group.dual(tensor);
+  const std::vector<int>& all = dual.channel()->everybody();
+  const FlatTensor flat(tensor, dual.is_direct(Kind::kAllReduce, {tensor}, all, op));
   const auto folding = collective::folding_of(op, all.size());
-  return {travelling, line.all_reduce(terms, {travelling.flat()}, all, folding)};
+  return {flat, dual.all_reduce(signature, {flat.values()}, all, folding)};
 }
 
-InPlace begin_broadcast(collective::Group& group, const at::Tensor& tensor, int root) {
+InPlace begin_broadcast(collective::ProcessGroupState& group, const at::Tensor& tensor, int root) {
   group.check_rank(root);
-  const Terms terms = terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, root);
-  const Line line = group.line(tensor);
-  const std::vector<int>& all = line.channel()->everybody();
-  const Travelling travelling(tensor, line.is_direct(Kind::kBroadcast, {tensor}, all));
-  return {travelling, line.broadcast(terms, {travelling.flat()}, all)};
+  const Signature signature = signature_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, root);
+  const DualChannel dual = group.dual(tensor);
+  const std::vector<int>& all = dual.channel()->everybody();
+  const FlatTensor flat(tensor, dual.is_direct(Kind::kBroadcast, {tensor}, all));
+  return {flat, dual.broadcast(signature, {flat.values()}, all)};
 }
 
-void end_all_reduce(const Travelling& travelling, const Outcome& outcome) {
+void end_all_reduce(const FlatTensor& flat, const Outcome& outcome) {
   const c10::AutoGradMode off(false);
   // If they were few, the result lies apart.
-  if (!outcome.parts.empty()) travelling.flat().copy_(outcome.parts[0].at(0));
-  travelling.bring_back();
+  if (!outcome.chunks.empty()) flat.values().copy_(outcome.chunks[0].at(0));
+  flat.bring_back();
 }
 
 }  // namespace
 
 Future<void> ProcessGroup::all_reduce_async(const at::Tensor& tensor, ReduceOp op) const {
   const InPlace begun = begin_all_reduce(*group_, tensor, op);
-  return result_of<void>(begun.outcome, group_,
-                         [travelling = begun.travelling](const Outcome& outcome) {
-                           end_all_reduce(travelling, outcome);
-                         });
+  return result_of<void>(begun.outcome, group_, [flat = begun.flat](const Outcome& outcome) {
+    end_all_reduce(flat, outcome);
+  });
 }
 
-// Without a thread between the one that brings the last part and this one.
+// Without a thread between the one that brings the last chunk and this one.
 void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
   const InPlace begun = begin_all_reduce(*group_, tensor, op);
-  end_all_reduce(begun.travelling, begun.outcome.wait());
+  end_all_reduce(begun.flat, begun.outcome.wait());
 }
 
 Future<void> ProcessGroup::broadcast_async(const at::Tensor& tensor, int root) const {
   const InPlace begun = begin_broadcast(*group_, tensor, root);
-  return result_of<void>(begun.outcome, group_, [travelling = begun.travelling](const Outcome&) {
-    travelling.bring_back();
-  });
+  return result_of<void>(begun.outcome, group_,
+                         [flat = begun.flat](const Outcome&) { flat.bring_back(); });
 }
 
 Future<std::vector<at::Tensor>> ProcessGroup::all_gather_async(const at::Tensor& tensor) const {
-  const Terms terms = terms_of(Kind::kAllGather, {tensor});
-  return result_of<std::vector<at::Tensor>>(group_->line(tensor).all_gather(terms, tensor), group_,
+  const Signature signature = signature_of(Kind::kAllGather, {tensor});
+  return result_of<std::vector<at::Tensor>>(group_->dual(tensor).all_gather(signature, tensor),
+                                            group_,
                                             [device = tensor.device()](const Outcome& outcome) {
                                               std::vector<at::Tensor> all;
-                                              for (const Tensors& each : outcome.parts)
+                                              for (const Tensors& each : outcome.chunks)
                                                 all.push_back(each.at(0).to(device));
                                               return all;
                                             });
@@ -112,20 +113,20 @@ Future<at::Tensor> ProcessGroup::reduce_scatter_async(const std::vector<at::Tens
                 fmt::format("reduce_scatter of {} tensors in a group of {} members", tensors.size(),
                             size()));
   }
-  const Terms terms = terms_of(Kind::kReduceScatter, tensors, op);
+  const Signature signature = signature_of(Kind::kReduceScatter, tensors, op);
   const auto folding = collective::folding_of(op, static_cast<size_t>(size()));
   return result_of<at::Tensor>(
-      group_->line(tensors.front()).reduce_scatter(terms, tensors, folding), group_,
+      group_->dual(tensors.front()).reduce_scatter(signature, tensors, folding), group_,
       [own = tensors[static_cast<size_t>(rank())].detach()](const Outcome& outcome) {
-        return outcome.parts.at(0).at(0).view(own.sizes()).to(own.device());
+        return outcome.chunks.at(0).at(0).view(own.sizes()).to(own.device());
       });
 }
 
 namespace {
 
 Future<Outcome> begin_barrier(Channel& channel) {
-  return channel.start(terms_of(Kind::kBarrier, {}), channel.everybody(),
-                       collective::barrier_course(channel.place_in(channel.everybody())));
+  return channel.start(signature_of(Kind::kBarrier, {}), channel.everybody(),
+                       collective::barrier_algorithm(channel.place_in(channel.everybody())));
 }
 
 }  // namespace
@@ -147,7 +148,7 @@ void ProcessGroup::barrier() const { begin_barrier(group_->channel()).wait(); }
 
 ProcessGroup new_group(Agent& agent, const std::vector<std::string>& names,
                        const GroupOptions& options) {
-  auto& groups = collective::Groups::of(*detail::AgentAccess::core(agent));
+  auto& groups = collective::ProcessGroups::of(*detail::AgentAccess::core(agent));
   return ProcessGroup(groups.make(agent, names, options));
 }
 

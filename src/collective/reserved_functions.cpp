@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "collective/groups.h"
+#include "collective/process_groups.h"
 #include "rpc/serving/incoming_call.h"
 #include "rpc/serving/server.h"
 #include "weft/detail/function_entry.h"
@@ -23,23 +23,23 @@ struct Addressed {
 
 Addressed find(const ChannelId& id) {
   rpc::IncomingCall* call = rpc::IncomingCall::current();
-  const auto group = Groups::of(call->server().agent()).find(id.group);
+  const auto group = ProcessGroups::of(call->server().agent()).find(id.group);
   if (!group) return {};
   const int from = group->rank_of(call->caller().id);
   if (from < 0) return {};
   return {group->find_channel(id.channel), from};
 }
 
-Reception why_gone(const ChannelId& id) {
-  return Groups::of(rpc::IncomingCall::current()->server().agent()).why_gone(id);
+ChunkReply why_gone(const ChannelId& id) {
+  return ProcessGroups::of(rpc::IncomingCall::current()->server().agent()).why_gone(id);
 }
 
 }  // namespace
 
-Reception sys_collective_part(Part part) {
-  const auto [channel, from] = find(part.channel);
-  if (!channel) return why_gone(part.channel);
-  channel->on_part(from, std::move(part));
+ChunkReply sys_collective_chunk(Chunk chunk) {
+  const auto [channel, from] = find(chunk.channel);
+  if (!channel) return why_gone(chunk.channel);
+  channel->on_chunk(from, std::move(chunk));
   return {};
 }
 
@@ -49,7 +49,7 @@ void sys_collective_fail(ChannelId id, uint8_t code, std::string cause) {
   channel->fail(told_error(code, cause));
 }
 
-Reception sys_collective_attends(ChannelId id, Channel::Awaited awaited) {
+ChunkReply sys_collective_attends(ChannelId id, Channel::Awaited awaited) {
   const auto [channel, from] = find(id);
   if (!channel) return why_gone(id);
   channel->on_asked(from, awaited);
@@ -59,7 +59,7 @@ Reception sys_collective_attends(ChannelId id, Channel::Awaited awaited) {
 void register_reserved_functions() {
   static std::once_flag once;
   std::call_once(once, [] {
-    detail::RemoteFunction<sys_collective_part>::reserve("sys.collective.part");
+    detail::RemoteFunction<sys_collective_chunk>::reserve("sys.collective.chunk");
     detail::RemoteFunction<sys_collective_fail>::reserve("sys.collective.fail");
     detail::RemoteFunction<sys_collective_attends>::reserve("sys.collective.attends");
   });

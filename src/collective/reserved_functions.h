@@ -7,16 +7,16 @@
 #include <cstdint>
 #include <string>
 
-#include "collective/algorithms/terms.h"
+#include "collective/algorithms/operation_message.h"
 #include "collective/channels/channel.h"
 
 namespace weft::collective {
 
 void register_reserved_functions();
 
-Reception sys_collective_part(Part part);
+ChunkReply sys_collective_chunk(Chunk chunk);
 void sys_collective_fail(ChannelId channel, uint8_t code, std::string cause);
 /// By a member that waits for this one: whether there is a reason why it should not.
-Reception sys_collective_attends(ChannelId channel, Channel::Awaited awaited);
+ChunkReply sys_collective_attends(ChannelId channel, Channel::Awaited awaited);
 
 }  // namespace weft::collective

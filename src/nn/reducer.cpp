@@ -100,7 +100,7 @@ class Reducer::Stage final : public autograd::LeafStage {
   std::atomic<bool> armed_{false};
 };
 
-std::shared_ptr<Reducer> Reducer::make(std::shared_ptr<collective::Group> group,
+std::shared_ptr<Reducer> Reducer::make(std::shared_ptr<collective::ProcessGroupState> group,
                                        torch::nn::Module& module,
                                        const DataParallelOptions& options) {
   auto reducer = std::make_shared<Reducer>(std::move(group), module, options);
@@ -108,11 +108,11 @@ std::shared_ptr<Reducer> Reducer::make(std::shared_ptr<collective::Group> group,
   return reducer;
 }
 
-Reducer::Reducer(std::shared_ptr<collective::Group> group, torch::nn::Module& module,
+Reducer::Reducer(std::shared_ptr<collective::ProcessGroupState> group, torch::nn::Module& module,
                  const DataParallelOptions& options)
     : group_(std::move(group)),
       channel_(group_->open_channel()),
-      line_(channel_),
+      dual_(channel_),
       options_(options) {
   try {
     std::vector<NamedTensor> named;
@@ -126,8 +126,8 @@ Reducer::Reducer(std::shared_ptr<collective::Group> group, torch::nn::Module& mo
     const at::Device device = group_->uses_nccl() ? first_gpu(all) : at::kCPU;
     check_same(*channel_, group_->members(), named, device);
     find_parameters(module);
-    line_ = group_->connect(channel_, device);
-    broadcast_all(line_, channel_->everybody(), all, 0);
+    dual_ = group_->connect(channel_, device);
+    broadcast_all(dual_, channel_->everybody(), all, 0);
   } catch (...) {
     group_->close_channel(*channel_);
     throw;
@@ -225,14 +225,14 @@ void Reducer::prepare_round(bool training) {
   const c10::AutoGradMode off(false);
   if (!prepared) {
     if (joining_) {
-      auto roll = channel_->call_roll().wait();
+      auto membership = channel_->agree_on_members().wait();
       const Lock lock(mutex_);
-      active_ = std::move(roll.present);
+      active_ = std::move(membership.present);
     }
     take_over_order();
   }
   const bool sends = training && !buffers_sent && options_.broadcast_buffers && !buffers_.empty();
-  if (sends) broadcast_all(line_, active_, buffers_, active_.front());
+  if (sends) broadcast_all(dual_, active_, buffers_, active_.front());
   const Lock lock(mutex_);
   prepared_ = true;
   buffers_sent_ = buffers_sent || training;
@@ -249,7 +249,7 @@ void Reducer::take_over_order() {
   }
   at::Tensor agreed = at::empty({static_cast<int64_t>(order.size())}, at::kLong);
   std::copy(order.begin(), order.end(), agreed.data_ptr<int64_t>());
-  broadcast_all(line_, active_, {agreed}, active_.front());
+  broadcast_all(dual_, active_, {agreed}, active_.front());
   const int64_t* said = agreed.data_ptr<int64_t>();
   std::vector<bool> seen(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
@@ -306,15 +306,17 @@ void Reducer::on_gradient(Pass pass, uint64_t owner, size_t parameter, const at:
 // Under the lock: they begin in the same order on all members.
 void Reducer::begin_reductions(Round& round, const std::vector<size_t>& buckets) {
   const size_t over = average_over_active_ ? active_.size() : static_cast<size_t>(group_->size());
-  const ReductionTerms terms{active_, static_cast<double>(over), options_.find_unused_parameters};
+  const ReductionOptions options{active_, static_cast<double>(over),
+                                 options_.find_unused_parameters};
   for (const size_t bucket : buckets) {
     std::vector<Reduced> gradients;
     for (const size_t i : plan_[bucket]) {
       gradients.push_back({parameters_[i], round.gradients[i], used_in(round.pass)[i]});
     }
     const bool sparse = bucketed_[plan_[bucket].front()].sparse;
-    round.reducing.push_back(sparse ? reduce_sparse(*channel_, terms, std::move(gradients.front()))
-                                    : reduce_dense(line_, terms, std::move(gradients)));
+    round.reducing.push_back(sparse
+                                 ? reduce_sparse(*channel_, options, std::move(gradients.front()))
+                                 : reduce_dense(dual_, options, std::move(gradients)));
   }
 }
 
@@ -452,7 +454,7 @@ void Reducer::end_join(int last) {
   std::vector<at::Tensor> all = buffers_;
   for (const at::Tensor& each : parameters_) all.push_back(each.detach());
   const c10::AutoGradMode off(false);
-  broadcast_all(line_, channel_->everybody(), all, last);
+  broadcast_all(dual_, channel_->everybody(), all, last);
 }
 
 }  // namespace weft::nn

@@ -20,7 +20,7 @@
 
 #include "autograd/leaf_hook.h"
 #include "autograd/leaf_stage.h"
-#include "collective/group.h"
+#include "collective/process_group_state.h"
 #include "nn/bucket_plan.h"
 #include "nn/reduction.h"
 #include "nn/replicas.h"
@@ -35,10 +35,10 @@ namespace weft::nn {
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   /// Checks that all members bring the same, and gives them the first one's values.
-  static std::shared_ptr<Reducer> make(std::shared_ptr<collective::Group> group,
+  static std::shared_ptr<Reducer> make(std::shared_ptr<collective::ProcessGroupState> group,
                                        torch::nn::Module& module,
                                        const DataParallelOptions& options);
-  Reducer(std::shared_ptr<collective::Group> group, torch::nn::Module& module,
+  Reducer(std::shared_ptr<collective::ProcessGroupState> group, torch::nn::Module& module,
           const DataParallelOptions& options);
   ~Reducer();
 
@@ -90,9 +90,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::string complain_of(const std::vector<size_t>& missing) const;
   void end_backward(uint64_t owner);
 
-  const std::shared_ptr<collective::Group> group_;
+  const std::shared_ptr<collective::ProcessGroupState> group_;
   const std::shared_ptr<collective::Channel> channel_;
-  collective::Line line_;
+  collective::DualChannel dual_;
   const DataParallelOptions options_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;

@@ -51,7 +51,7 @@ struct Dense {
   std::vector<Reduced> finish(const Outcome& outcome) {
     const c10::AutoGradMode off(false);
     // If they were few, the result lies apart.
-    const Tensors& result = outcome.parts.empty() ? flat : outcome.parts[0];
+    const Tensors& result = outcome.chunks.empty() ? flat : outcome.chunks[0];
     const at::Tensor uses = find_unused ? result.back().cpu() : at::Tensor();
     for (size_t i = 0; i < gradients.size(); ++i) {
       Reduced& each = gradients[i];
@@ -86,17 +86,17 @@ void check_sparse(const at::Tensor& parameter, const Tensors& part) {
 
 }  // namespace
 
-Reducing reduce_dense(const collective::Line& line, const ReductionTerms& terms,
+Reducing reduce_dense(const collective::DualChannel& dual, const ReductionOptions& options,
                       std::vector<Reduced> gradients) {
   const c10::AutoGradMode off(false);
   auto dense = std::make_shared<Dense>();
-  dense->find_unused = terms.find_unused;
+  dense->find_unused = options.find_unused;
   // Of one type, and of one device.
   const at::Tensor& first = gradients.front().parameter;
-  const bool direct = line.is_direct(Kind::kAllReduce, {first}, terms.ranks);
+  const bool direct = dual.is_direct(Kind::kAllReduce, {first}, options.ranks);
   const at::Device device = direct ? first.device() : at::Device(at::kCPU);
   at::Tensor uses;
-  if (terms.find_unused) {
+  if (options.find_unused) {
     uses = at::zeros({static_cast<int64_t>(gradients.size())},
                      at::TensorOptions().dtype(first.scalar_type()));
   }
@@ -108,32 +108,32 @@ Reducing reduce_dense(const collective::Line& line, const ReductionTerms& terms,
   }
   if (uses.defined()) dense->flat.push_back(uses.to(device));
   dense->gradients = std::move(gradients);
-  const auto agreed = collective::terms_of(Kind::kAllReduce, dense->flat, ReduceOp::kSum);
-  const collective::Folding folding{ReduceOp::kSum, 1 / terms.divisor};
-  return {line.all_reduce(agreed, dense->flat, terms.ranks, folding),
+  const auto agreed = collective::signature_of(Kind::kAllReduce, dense->flat, ReduceOp::kSum);
+  const collective::Folding folding{ReduceOp::kSum, 1 / options.divisor};
+  return {dual.all_reduce(agreed, dense->flat, options.ranks, folding),
           [dense](const Outcome& outcome) { return dense->finish(outcome); }};
 }
 
-Reducing reduce_sparse(Channel& channel, const ReductionTerms& terms, Reduced gradient) {
+Reducing reduce_sparse(Channel& channel, const ReductionOptions& options, Reduced gradient) {
   const c10::AutoGradMode off(false);
   const Tensors sent{as_sparse(gradient), at::empty({1}, at::kDouble).fill_(gradient.used ? 1 : 0)};
-  const auto agreed = collective::terms_of(Kind::kAllGather, sent);
-  auto sum_up = [gradient, divisor = terms.divisor](const Outcome& outcome) {
+  const auto agreed = collective::signature_of(Kind::kAllGather, sent);
+  auto sum_up = [gradient, divisor = options.divisor](const Outcome& outcome) {
     const c10::AutoGradMode still_off(false);
     Reduced reduced = gradient;
     at::Tensor sum;
     double uses = 0;
-    for (const Tensors& part : outcome.parts) {
-      check_sparse(reduced.parameter, part);
-      sum = sum.defined() ? sum + part[0] : part[0];
-      uses += part[1].to(at::kDouble).item<double>();
+    for (const Tensors& chunk : outcome.chunks) {
+      check_sparse(reduced.parameter, chunk);
+      sum = sum.defined() ? sum + chunk[0] : chunk[0];
+      uses += chunk[1].to(at::kDouble).item<double>();
     }
     reduced.used = uses != 0;
     reduced.gradient = sum.coalesce().mul(1 / divisor).to(reduced.parameter.device());
     return std::vector<Reduced>{std::move(reduced)};
   };
-  return {channel.start(agreed, terms.ranks,
-                        collective::all_gather_course(channel.place_in(terms.ranks), sent)),
+  return {channel.start(agreed, options.ranks,
+                        collective::all_gather_algorithm(channel.place_in(options.ranks), sent)),
           std::move(sum_up)};
 }
 

@@ -10,13 +10,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "collective/line.h"
+#include "collective/dual_channel.h"
 #include "weft/future.h"
 
 namespace weft::nn {
 
 /// What a reduction is made with.
-struct ReductionTerms {
+struct ReductionOptions {
   std::vector<int> ranks;  // of those who take part
   double divisor = 1;
   bool find_unused = false;
@@ -40,9 +40,10 @@ struct Reducing {
 
 /// Begin to average gradients over the members; those that are not there count as zeros.
 /// Of dense ones of one type, in place; a sparse one among them becomes dense.
-Reducing reduce_dense(const collective::Line& line, const ReductionTerms& terms,
+Reducing reduce_dense(const collective::DualChannel& dual, const ReductionOptions& options,
                       std::vector<Reduced> gradients);
 /// Of a sparse one; a dense one becomes sparse.
-Reducing reduce_sparse(collective::Channel& channel, const ReductionTerms& terms, Reduced gradient);
+Reducing reduce_sparse(collective::Channel& channel, const ReductionOptions& options,
+                       Reduced gradient);
 
 }  // namespace weft::nn

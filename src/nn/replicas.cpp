@@ -11,15 +11,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "collective/travelling.h"
+#include "collective/flat_tensor.h"
 #include "wire/dtype.h"
 
 namespace weft::nn {
 
 using collective::Channel;
+using collective::FlatTensor;
 using collective::Kind;
 using collective::Tensors;
-using collective::Travelling;
 
 namespace {
 
@@ -73,11 +73,11 @@ void check_same(Channel& channel, const std::vector<WorkerInfo>& members,
   const Tensors sent{as_tensor(mine)};
   const auto outcome =
       channel
-          .start(collective::terms_of(Kind::kAllGather, sent), channel.everybody(),
-                 collective::all_gather_course(channel.place_in(channel.everybody()), sent))
+          .start(collective::signature_of(Kind::kAllGather, sent), channel.everybody(),
+                 collective::all_gather_algorithm(channel.place_in(channel.everybody()), sent))
           .wait();
-  for (size_t i = 0; i < outcome.parts.size(); ++i) {
-    const std::string theirs = as_text(outcome.parts[i]);
+  for (size_t i = 0; i < outcome.chunks.size(); ++i) {
+    const std::string theirs = as_text(outcome.chunks[i]);
     if (theirs == mine) continue;
     const auto [here, there] = first_difference(mine, theirs);
     throw Error(
@@ -88,28 +88,29 @@ void check_same(Channel& channel, const std::vector<WorkerInfo>& members,
   }
 }
 
-void broadcast_all(const collective::Line& line, const std::vector<int>& ranks,
+void broadcast_all(const collective::DualChannel& dual, const std::vector<int>& ranks,
                    const std::vector<at::Tensor>& tensors, int root) {
   // The tensors of one operation have one type, and go the same way. The types are in the order of
   // their numbers on the wire, which is the same for members with other versions of libtorch.
-  std::map<std::pair<std::optional<uint8_t>, bool>, std::vector<Travelling>> alike;
+  std::map<std::pair<std::optional<uint8_t>, bool>, std::vector<FlatTensor>> alike;
   for (const at::Tensor& each : tensors) {
-    const bool direct = line.is_direct(Kind::kBroadcast, {each}, ranks);
+    const bool direct = dual.is_direct(Kind::kBroadcast, {each}, ranks);
     alike[{wire::dtype_to_wire(each.scalar_type()), direct}].emplace_back(each, direct);
   }
   std::vector<Future<collective::Outcome>> begun;
-  for (const auto& [key, travelling] : alike) {
-    for (size_t first = 0; first < travelling.size(); first += kMostAtOnce) {
-      const size_t last = std::min(first + kMostAtOnce, travelling.size());
-      Tensors flat;
-      for (size_t i = first; i < last; ++i) flat.push_back(travelling[i].flat());
-      const auto terms = collective::terms_of(Kind::kBroadcast, flat, ReduceOp::kSum, root);
-      begun.push_back(line.broadcast(terms, flat, ranks));
+  for (const auto& [key, flat] : alike) {
+    for (size_t first = 0; first < flat.size(); first += kMostAtOnce) {
+      const size_t last = std::min(first + kMostAtOnce, flat.size());
+      Tensors values;
+      for (size_t i = first; i < last; ++i) values.push_back(flat[i].values());
+      const auto signature =
+          collective::signature_of(Kind::kBroadcast, values, ReduceOp::kSum, root);
+      begun.push_back(dual.broadcast(signature, values, ranks));
     }
   }
   for (const auto& each : begun) each.wait();
-  for (const auto& [key, travelling] : alike) {
-    for (const Travelling& each : travelling) each.bring_back();
+  for (const auto& [key, flat] : alike) {
+    for (const FlatTensor& each : flat) each.bring_back();
   }
 }
 

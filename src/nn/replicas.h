@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "collective/line.h"
+#include "collective/dual_channel.h"
 
 namespace weft::nn {
 
@@ -21,7 +21,7 @@ void check_same(collective::Channel& channel, const std::vector<WorkerInfo>& mem
                 const std::vector<NamedTensor>& tensors, at::Device device);
 
 /// Gives all of `ranks` the values that the member of rank `root` has.
-void broadcast_all(const collective::Line& line, const std::vector<int>& ranks,
+void broadcast_all(const collective::DualChannel& dual, const std::vector<int>& ranks,
                    const std::vector<at::Tensor>& tensors, int root);
 
 }  // namespace weft::nn

@@ -63,7 +63,7 @@ struct Unrecorded {
 
 /// What an owner answered, or why it did not.
 template <typename R>
-struct Answer {
+struct OwnerAnswer {
   std::optional<R> value;
   std::optional<Error> error;
 };
@@ -75,7 +75,7 @@ inline bool may_ask_again(const Error& error) {
 
 template <typename F>
 auto answer_of(const F& f) {
-  Answer<std::invoke_result_t<F>> answer;
+  OwnerAnswer<std::invoke_result_t<F>> answer;
   try {
     answer.value = f();
   } catch (const Error& error) {
@@ -120,7 +120,7 @@ auto OptimizerDriver::ask_owners(const TimeLimit& time, const Arguments& argumen
   };
 
   std::vector<std::optional<Future<typename Remote::Result>>> pending(owners_.size());
-  std::vector<Answer<typename Remote::Result>> answers(owners_.size());
+  std::vector<OwnerAnswer<typename Remote::Result>> answers(owners_.size());
   std::vector<bool> here;
   for (size_t i = 0; i < owners_.size(); ++i) {
     here.push_back(is_here(owners_[i].optimizer));

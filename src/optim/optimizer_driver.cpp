@@ -147,7 +147,7 @@ uint64_t OptimizerDriver::number_for(int64_t context) const {
 
 namespace {
 
-OwnerOutcome outcome_of(const WorkerInfo& owner, const Answer<StepResult>& answer) {
+OwnerOutcome outcome_of(const WorkerInfo& owner, const OwnerAnswer<StepResult>& answer) {
   if (answer.value) {
     const StepResult& result = *answer.value;
     const bool failed = static_cast<bool>(result.complaint);

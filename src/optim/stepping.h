@@ -6,11 +6,11 @@
 #include <mutex>
 
 #include "rpc/agent_core.h"
-#include "rpc/agent_part.h"
+#include "rpc/agent_extension.h"
 
 namespace weft::optim {
 
-class Stepping final : public rpc::AgentPart {
+class Stepping final : public rpc::AgentExtension {
  public:
   static Stepping& of(rpc::AgentCore& agent);
 

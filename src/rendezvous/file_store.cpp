@@ -98,10 +98,10 @@ FileStore::FileStore(std::string path, base::Time deadline)
 }
 
 // Not blocking: a path that leads to a pipe or a device is to be refused, not waited for.
-transport::Descriptor FileStore::open_file() const {
+transport::PrivateDescriptor FileStore::open_file() const {
   constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   // For this user alone: the records contain what lets a stranger into the group.
-  transport::Descriptor file(::open(path_.c_str(), kFlags, 0600));
+  transport::PrivateDescriptor file(::open(path_.c_str(), kFlags, 0600));
   if (!file) fail("open", errno);
   struct stat found = {};
   if (::fstat(file.get(), &found) != 0) fail("open", errno);

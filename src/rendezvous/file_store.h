@@ -12,7 +12,7 @@
 
 #include "rendezvous/file_records.h"
 #include "rendezvous/store.h"
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 #include "weft/error.h"
 
 namespace weft::rendezvous {
@@ -36,7 +36,7 @@ class FileStore final : public Store {
   enum class Mode { kShared, kExclusive };
   class Held;
 
-  transport::Descriptor open_file() const;
+  transport::PrivateDescriptor open_file() const;
   void become_present(base::Time deadline);
   void drop_records_of_others();
   void append(const std::string& key, const Bytes& value, base::Time deadline);
@@ -51,7 +51,7 @@ class FileStore final : public Store {
   [[noreturn]] void refuse(ErrorCode code, const std::string& what) const;
 
   const std::string path_;
-  transport::Descriptor file_;
+  transport::PrivateDescriptor file_;
   FileRecords records_;
   size_t position_ = 0;  // bytes of the file that records_ has taken
 };

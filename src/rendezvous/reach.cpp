@@ -15,7 +15,7 @@
 
 #include "rendezvous/pause.h"
 #include "rendezvous/run_until.h"
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 
 namespace weft::rendezvous {
 
@@ -61,7 +61,7 @@ int milliseconds_until(base::Time deadline) {
 
 // Zero, or the error of the attempt.
 int try_to_connect(const SocketAddress& address, base::Time deadline) {
-  const transport::Descriptor socket(
+  const transport::PrivateDescriptor socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return errno;
   const auto* generic = reinterpret_cast<const sockaddr*>(&address.storage);

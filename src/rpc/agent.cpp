@@ -119,16 +119,16 @@ void Agent::barrier(const std::vector<std::string>& workers, Timeout timeout) {
 std::map<std::string, Agent::Part> Agent::gather(const Encoder& mine,
                                                  const std::vector<std::string>& workers,
                                                  Timeout timeout) {
-  rpc::GatheredPart part;
+  rpc::Contribution contribution;
   const auto* data = reinterpret_cast<const uint8_t*>(mine.payload().data());
-  part.bytes.assign(data, data + mine.payload().size());
+  contribution.bytes.assign(data, data + mine.payload().size());
   for (size_t i = 0; i < mine.tensors().size(); ++i) {
     const at::Tensor& tensor = mine.tensors()[i].keep;
-    part.tensors.push_back(tensor);
+    contribution.tensors.push_back(tensor);
     if (tensor.defined() && tensor.is_sparse()) i += 2;  // its indices and values follow it
   }
   std::map<std::string, Part> all;
-  for (auto& [name, gathered] : core_->meetings().meet(std::move(part), workers, timeout)) {
+  for (auto& [name, gathered] : core_->meetings().meet(std::move(contribution), workers, timeout)) {
     all[name] = {std::move(gathered.bytes), std::move(gathered.tensors)};
   }
   return all;

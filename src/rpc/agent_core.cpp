@@ -54,7 +54,7 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   }
   for (auto& peer : peers_) by_name_.emplace(peer->info().name, peer.get());
   runtime_->agent = weak_from_this();
-  parts_ = make_agent_parts(*this);
+  extensions_ = make_agent_extensions(*this);
   server_ = std::make_unique<Server>(runtime_, *this);
 
   base::Crew::Limits io_limits;
@@ -134,20 +134,20 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a timeout of {} ns for {}", timeout.count(), function.name));
   }
-  CallTerms terms;
-  terms.caller_waits = caller_waits;
-  if (timeout.count() > 0) terms.deadline = base::later(runtime_->clock->now(), timeout);
+  CallLimits limits;
+  limits.caller_waits = caller_waits;
+  if (timeout.count() > 0) limits.deadline = base::later(runtime_->clock->now(), timeout);
   IncomingCall* parent = IncomingCall::current();
   if (parent && &parent->server().agent() != this) parent = nullptr;
   if (parent) {
-    terms.deadline = std::min(terms.deadline, parent->deadline());
-    terms.depth = parent->depth() + 1;
+    limits.deadline = std::min(limits.deadline, parent->deadline());
+    limits.depth = parent->depth() + 1;
   }
   if (Companion* companion = is_reserved(function) ? nullptr : Companion::current()) {
     OutgoingCallAccess::companion(call) =
-        companion->on_call(*this, target.info(), arguments, terms.note);
+        companion->on_call(*this, target.info(), arguments, limits.note);
   }
-  target.start(call, function, arguments, terms);
+  target.start(call, function, arguments, limits);
   if (parent) {
     parent->add_child(detail::Ref<Peer>::share(&target), OutgoingCallAccess::id(call));
     if (parent->cancelled()) target.cancel(call);
@@ -156,22 +156,22 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
 
 detail::Ref<Companion> AgentCore::on_note(const WorkerInfo& from, std::span<const std::byte> note,
                                           std::span<at::Tensor> tensors) {
-  for (auto& part : parts_) {
-    if (auto companion = part->on_note(from, note, tensors)) return companion;
+  for (auto& extension : extensions_) {
+    if (auto companion = extension->on_note(from, note, tensors)) return companion;
   }
   return {};
 }
 
 void AgentCore::keep_for_receiver(const WorkerInfo& receiver,
                                   const std::vector<detail::Ref<detail::RefCounted>>& objects) {
-  for (auto& part : parts_) part->keep_for_receiver(receiver, objects);
+  for (auto& extension : extensions_) extension->keep_for_receiver(receiver, objects);
 }
 
 // --- shutdown --------------------------------------------------------------------------------
 
 // Read in this order: a chain of calls moves from outstanding to a continuation and back, and each
 // step back makes the activity grow. What calls leave behind, such as references, goes to the
-// parts.
+// extensions.
 Idleness AgentCore::idleness() {
   AgentCounters& counters = runtime_->counters;
   const auto activity = [&counters] {
@@ -182,8 +182,8 @@ Idleness AgentCore::idleness() {
                    runtime_->io.unfinished() == 0 &&
                    counters.serving.load(std::memory_order_acquire) == 0,
                before};
-  for (const auto& part : parts_) {
-    const Idleness its = part->idleness();
+  for (const auto& extension : extensions_) {
+    const Idleness its = extension->idleness();
     all.idle = all.idle && its.idle;
     all.activity += its.activity;
   }
@@ -196,9 +196,9 @@ std::vector<std::string> AgentCore::unfinished() {
   for (const CallInFlight& call : calls_in_flight(CallsOf::kUsers)) what.push_back(to_text(call));
   if (const size_t count = runtime_->io.unfinished())
     what.push_back(fmt::format("{} continuations of futures have not returned", count));
-  for (const auto& part : parts_) {
-    if (part->idleness().idle) continue;
-    if (std::string text = part->unfinished(); !text.empty()) what.push_back(std::move(text));
+  for (const auto& extension : extensions_) {
+    if (extension->idleness().idle) continue;
+    if (std::string text = extension->unfinished(); !text.empty()) what.push_back(std::move(text));
   }
   constexpr size_t kMostNamed = 8;
   if (what.size() > kMostNamed) {
@@ -249,7 +249,7 @@ void AgentCore::shutdown_now(base::Duration patience) {
 void AgentCore::stop(bool let_replies_out, base::Duration patience) {
   group_shutdown_.stop();
   runtime_->liveness.stop();
-  for (auto& part : parts_) part->on_stopping();
+  for (auto& extension : extensions_) extension->on_stopping();
   if (acceptor_) acceptor_->stop();
   if (let_replies_out) server_->finish_sending(kReplyPatience);
   const Error why(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
@@ -321,7 +321,7 @@ DebugInfo AgentCore::debug_info() {
   info.counters["calls.pending"] = pending;
   info.functions = server_->function_stats();
   info.calls = calls_in_flight(CallsOf::kEverybody);
-  for (auto& part : parts_) part->describe(info);
+  for (auto& extension : extensions_) extension->describe(info);
   return info;
 }
 

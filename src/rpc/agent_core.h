@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "rpc/agent_part.h"
+#include "rpc/agent_extension.h"
 #include "rpc/calling/peer.h"
 #include "rpc/companion.h"
 #include "rpc/group/group_shutdown.h"
@@ -49,8 +49,8 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
 
   DebugInfo debug_info();
 
-  /// What register_agent_part() returned `index` for.
-  AgentPart& part(size_t index) const { return *parts_.at(index); }
+  /// What register_agent_extension() returned `index` for.
+  AgentExtension& extension(size_t index) const { return *extensions_.at(index); }
   detail::Ref<Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
                                  std::span<at::Tensor> tensors);
   void keep_for_receiver(const WorkerInfo& receiver,
@@ -83,7 +83,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   std::vector<WorkerInfo> members_;
   std::vector<detail::Ref<Peer>> peers_;  // by rank
   std::unordered_map<std::string_view, Peer*> by_name_;
-  std::vector<std::shared_ptr<AgentPart>> parts_;
+  std::vector<std::shared_ptr<AgentExtension>> extensions_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<Acceptor> acceptor_;
   std::shared_ptr<base::Crew> io_crew_;

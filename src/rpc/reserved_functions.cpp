@@ -24,9 +24,9 @@ std::vector<std::string> sys_awaited() { return serving_agent().group_shutdown()
 void sys_alive() { serving_agent().group_shutdown().on_coordinator(calling_worker().id); }
 
 Future<Meetings::Outcome> sys_gather(std::vector<std::string> set, uint64_t round,
-                                     GatheredPart part) {
+                                     Contribution contribution) {
   return serving_agent().meetings().on_arrival(std::move(set), round, calling_worker().name,
-                                               std::move(part));
+                                               std::move(contribution));
 }
 
 std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round) {

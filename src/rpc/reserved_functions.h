@@ -28,7 +28,7 @@ void sys_alive();
 
 // Meetings: to the member that leads.
 Future<Meetings::Outcome> sys_gather(std::vector<std::string> set, uint64_t round,
-                                     GatheredPart part);
+                                     Contribution contribution);
 std::vector<std::string> sys_withdraw(std::vector<std::string> set, uint64_t round);
 
 }  // namespace weft::rpc

@@ -15,11 +15,11 @@ namespace weft::rref {
 
 namespace {
 
-std::shared_ptr<rpc::AgentPart> make_keeper(rpc::AgentCore& agent) {
+std::shared_ptr<rpc::AgentExtension> make_keeper(rpc::AgentCore& agent) {
   register_reserved_functions();
   return std::make_shared<Keeper>(agent);
 }
-const size_t part_index = rpc::register_agent_part(&make_keeper);
+const size_t extension_index = rpc::register_agent_extension(&make_keeper);
 
 }  // namespace
 
@@ -30,7 +30,9 @@ Keeper::Keeper(rpc::AgentCore& agent)
       ledger_(lease_),
       holdings_(runtime_->self().incarnation, lease_) {}
 
-Keeper& Keeper::of(rpc::AgentCore& agent) { return static_cast<Keeper&>(agent.part(part_index)); }
+Keeper& Keeper::of(rpc::AgentCore& agent) {
+  return static_cast<Keeper&>(agent.extension(extension_index));
+}
 
 std::shared_ptr<rpc::AgentCore> Keeper::agent() const {
   if (auto agent = agent_.lock()) return agent;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "rpc/agent_core.h"
-#include "rpc/agent_part.h"
+#include "rpc/agent_extension.h"
 #include "rpc/io/alarm.h"
 #include "rref/holdings.h"
 #include "rref/owner_ledger.h"
@@ -29,7 +29,7 @@ using detail::Ref;
 using detail::RRefHandle;
 using detail::RRefObject;
 
-class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<Keeper> {
+class Keeper final : public rpc::AgentExtension, public std::enable_shared_from_this<Keeper> {
  public:
   explicit Keeper(rpc::AgentCore& agent);
   static Keeper& of(rpc::AgentCore& agent);
@@ -59,7 +59,7 @@ class Keeper final : public rpc::AgentPart, public std::enable_shared_from_this<
 
   RRefCensus census();
 
-  // rpc::AgentPart:
+  // rpc::AgentExtension:
   rpc::Idleness idleness() override;
   std::string unfinished() override;
   void on_stopping() override;

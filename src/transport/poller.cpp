@@ -24,8 +24,8 @@ int to_milliseconds(std::optional<base::Duration> limit) {
   return static_cast<int>(std::min<int64_t>(ms, 1 << 30));
 }
 
-Descriptor checked(int fd, const char* what) {
-  if (fd >= 0) return Descriptor(fd);
+PrivateDescriptor checked(int fd, const char* what) {
+  if (fd >= 0) return PrivateDescriptor(fd);
   throw Error(ErrorCode::kLimitExceeded,
               fmt::format("cannot create {}: {}", what, strerror(errno)));
 }

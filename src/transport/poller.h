@@ -11,7 +11,7 @@
 #include <span>
 
 #include "base/clock.h"
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 
 namespace weft::transport {
 
@@ -48,8 +48,8 @@ class Poller {
   static constexpr uint64_t kWakeToken = UINT64_MAX;
   static constexpr int kBatch = 64;
 
-  Descriptor epoll_;
-  Descriptor wake_;
+  PrivateDescriptor epoll_;
+  PrivateDescriptor wake_;
   std::array<epoll_event, kBatch> raw_;
   std::array<PollEvent, kBatch> events_;
 };

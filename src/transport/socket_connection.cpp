@@ -34,7 +34,7 @@ IoResult SocketConnection::send(const iovec* pieces, int count) {
 
 // Sending and receiving say MSG_DONTWAIT themselves, so the socket may be in blocking mode for the
 // one call that waits; its limit is set once.
-SocketConnection::SocketConnection(Descriptor socket, std::string remote)
+SocketConnection::SocketConnection(PrivateDescriptor socket, std::string remote)
     : socket_(std::move(socket)), remote_(std::move(remote)) {
   const timeval limit{0, std::chrono::microseconds(kLongestReceive).count()};
   setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);

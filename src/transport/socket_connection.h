@@ -6,14 +6,14 @@
 #include <string>
 
 #include "transport/connection.h"
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 
 namespace weft::transport {
 
 class SocketConnection : public Connection {
  public:
   /// `socket` is in blocking mode, or becomes so in check_connected().
-  SocketConnection(Descriptor socket, std::string remote);
+  SocketConnection(PrivateDescriptor socket, std::string remote);
 
   IoResult send(const iovec* pieces, int count) override;
   IoResult receive(void* to, size_t size) override;
@@ -27,7 +27,7 @@ class SocketConnection : public Connection {
  private:
   IoResult receive_with(void* to, size_t size, int flags);
 
-  Descriptor socket_;
+  PrivateDescriptor socket_;
   std::string remote_;
 };
 

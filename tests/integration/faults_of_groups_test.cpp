@@ -16,7 +16,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include "collective/group.h"
+#include "collective/process_group_state.h"
 #include "fault_scene.h"
 #include "support/scenario.h"
 #include "weft/nn.h"

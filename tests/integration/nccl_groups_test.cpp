@@ -18,7 +18,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include "collective/group.h"
+#include "collective/process_group_state.h"
 #include "fault_scene.h"
 #include "support/scenario.h"
 #include "weft/nn.h"
@@ -40,7 +40,7 @@ bool is_full(const at::Tensor& tensor, double value) {
 
 // Whether sums of this go by NCCL. All members ask.
 bool is_direct(const ProcessGroup& group, const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) {
-  const auto line = group.group()->line(tensor);
+  const auto line = group.group()->dual(tensor);
   return line.is_direct(Kind::kAllReduce, {tensor}, line.channel()->everybody(), op);
 }
 

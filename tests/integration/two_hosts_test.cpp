@@ -15,7 +15,7 @@
 
 #include "rendezvous/member_record.h"
 #include "support/scenario.h"
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 
 namespace weft::two_hosts {
 
@@ -24,7 +24,7 @@ using test::Workers;
 // Gives this process a network of its own, in which the loopback interface is up.
 bool enter_own_network() {
   if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return false;
-  const transport::Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const transport::PrivateDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq loopback = {};
   std::strcpy(loopback.ifr_name, "lo");
   loopback.ifr_flags = IFF_UP | IFF_RUNNING;

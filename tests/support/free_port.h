@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 
 namespace weft::test {
 
@@ -32,7 +32,7 @@ class SilentPort {
   // Connections that were never accepted would be reset, on which the threads of c10d's store end
   // the process.
   ~SilentPort() {
-    while (transport::Descriptor(::accept(socket_.get(), nullptr, nullptr))) {
+    while (transport::PrivateDescriptor(::accept(socket_.get(), nullptr, nullptr))) {
     }
   }
   SilentPort(const SilentPort&) = delete;
@@ -41,7 +41,7 @@ class SilentPort {
   uint16_t number() const { return number_; }
 
  private:
-  transport::Descriptor socket_;
+  transport::PrivateDescriptor socket_;
   uint16_t number_ = 0;
 };
 

@@ -38,76 +38,76 @@ void combine(ReduceOp op, at::Tensor& into, const at::Tensor& a, const at::Tenso
   }
 }
 
-void fold_stretch(const Folding& folding, const std::vector<at::Tensor>& parts, size_t own) {
-  at::Tensor into = parts[own];
-  at::Tensor sum = parts.front();
-  for (size_t i = 1; i < parts.size(); ++i) {
-    // What came before `own` is summed up in the memory of the first part.
+void fold_stretch(const Folding& folding, const std::vector<at::Tensor>& chunks, size_t own) {
+  at::Tensor into = chunks[own];
+  at::Tensor sum = chunks.front();
+  for (size_t i = 1; i < chunks.size(); ++i) {
+    // What came before `own` is summed up in the memory of the first chunk.
     at::Tensor& to = i >= own ? into : sum;
-    combine(folding.op, to, sum, parts[i]);
+    combine(folding.op, to, sum, chunks[i]);
     sum = to;
   }
   if (folding.scale != 1) into.mul_(folding.scale);
 }
 
 // In the memory of one of the first two.
-void fold_stretch_apart(const Folding& folding, const std::vector<at::Tensor>& parts, size_t own) {
-  at::Tensor into = parts[own == 0 ? 1 : 0];
-  combine(folding.op, into, parts[0], parts[1]);
-  for (size_t i = 2; i < parts.size(); ++i) combine(folding.op, into, into, parts[i]);
+void fold_stretch_apart(const Folding& folding, const std::vector<at::Tensor>& chunks, size_t own) {
+  at::Tensor into = chunks[own == 0 ? 1 : 0];
+  combine(folding.op, into, chunks[0], chunks[1]);
+  for (size_t i = 2; i < chunks.size(); ++i) combine(folding.op, into, into, chunks[i]);
   if (folding.scale != 1) into.mul_(folding.scale);
 }
 
-// Calls `f` with the same stretch of all parts.
+// Calls `f` with the same stretch of all chunks.
 template <typename F>
-void for_stretches(const std::vector<Tensors>& parts, size_t tensor, const F& f) {
-  const int64_t elements = parts.front()[tensor].numel();
+void for_stretches(const std::vector<Tensors>& chunks, size_t tensor, const F& f) {
+  const int64_t elements = chunks.front()[tensor].numel();
   for (int64_t begin = 0; begin < elements; begin += kStretch) {
     const int64_t length = std::min(kStretch, elements - begin);
     std::vector<at::Tensor> stretch;
-    for (const Tensors& part : parts) stretch.push_back(part[tensor].narrow(0, begin, length));
+    for (const Tensors& chunk : chunks) stretch.push_back(chunk[tensor].narrow(0, begin, length));
     f(stretch);
   }
 }
 
-// One pass over memory where torch's operators need one for each part and one for the scale. In
-// blocks whose length the compiler knows; `into` may be one of the parts.
+// One pass over memory where torch's operators need one for each chunk and one for the scale. In
+// blocks whose length the compiler knows; `into` may be one of the chunks.
 template <typename T>
-void sum_up(const std::vector<const T*>& parts, T* into, int64_t elements, T scale) {
+void sum_up(const std::vector<const T*>& chunks, T* into, int64_t elements, T scale) {
   constexpr int64_t kBlock = 64;
   int64_t at = 0;
   for (; at + kBlock <= elements; at += kBlock) {
     T sum[kBlock];
-    for (int64_t i = 0; i < kBlock; ++i) sum[i] = parts[0][at + i];
-    for (size_t k = 1; k < parts.size(); ++k) {
-      const T* part = parts[k] + at;
-      for (int64_t i = 0; i < kBlock; ++i) sum[i] += part[i];
+    for (int64_t i = 0; i < kBlock; ++i) sum[i] = chunks[0][at + i];
+    for (size_t k = 1; k < chunks.size(); ++k) {
+      const T* chunk = chunks[k] + at;
+      for (int64_t i = 0; i < kBlock; ++i) sum[i] += chunk[i];
     }
     for (int64_t i = 0; i < kBlock; ++i) into[at + i] = sum[i] * scale;
   }
   for (; at < elements; ++at) {
-    T sum = parts[0][at];
-    for (size_t k = 1; k < parts.size(); ++k) sum += parts[k][at];
+    T sum = chunks[0][at];
+    for (size_t k = 1; k < chunks.size(); ++k) sum += chunks[k][at];
     into[at] = sum * scale;
   }
 }
 
 template <typename T>
-void sum_up(const Folding& folding, const std::vector<Tensors>& parts, size_t tensor,
+void sum_up(const Folding& folding, const std::vector<Tensors>& chunks, size_t tensor,
             const at::Tensor& into) {
   std::vector<const T*> pointers;
-  for (const Tensors& part : parts) pointers.push_back(part[tensor].data_ptr<T>());
+  for (const Tensors& chunk : chunks) pointers.push_back(chunk[tensor].data_ptr<T>());
   sum_up(pointers, into.data_ptr<T>(), into.numel(), static_cast<T>(folding.scale));
 }
 
 // The one common case; whether it was one.
-bool sum_up_floats(const Folding& folding, const std::vector<Tensors>& parts, size_t tensor,
+bool sum_up_floats(const Folding& folding, const std::vector<Tensors>& chunks, size_t tensor,
                    const at::Tensor& into) {
   if (folding.op != ReduceOp::kSum && folding.op != ReduceOp::kAverage) return false;
   if (into.scalar_type() == at::kFloat) {
-    sum_up<float>(folding, parts, tensor, into);
+    sum_up<float>(folding, chunks, tensor, into);
   } else if (into.scalar_type() == at::kDouble) {
-    sum_up<double>(folding, parts, tensor, into);
+    sum_up<double>(folding, chunks, tensor, into);
   } else {
     return false;
   }
@@ -120,20 +120,20 @@ Folding folding_of(ReduceOp op, size_t members) {
   return {op, op == ReduceOp::kAverage ? 1.0 / static_cast<double>(members) : 1.0};
 }
 
-void fold(const Folding& folding, Tensors& into, std::vector<Tensors>& parts, size_t own) {
+void fold(const Folding& folding, Tensors& into, std::vector<Tensors>& chunks, size_t own) {
   for (size_t i = 0; i < into.size(); ++i) {
-    if (sum_up_floats(folding, parts, i, into[i])) continue;
-    for_stretches(parts, i, [&](const std::vector<at::Tensor>& stretch) {
+    if (sum_up_floats(folding, chunks, i, into[i])) continue;
+    for_stretches(chunks, i, [&](const std::vector<at::Tensor>& stretch) {
       fold_stretch(folding, stretch, own);
     });
   }
 }
 
-Tensors fold_apart(const Folding& folding, std::vector<Tensors>& parts, size_t own) {
-  const Tensors apart = parts[own == 0 ? 1 : 0];
+Tensors fold_apart(const Folding& folding, std::vector<Tensors>& chunks, size_t own) {
+  const Tensors apart = chunks[own == 0 ? 1 : 0];
   for (size_t i = 0; i < apart.size(); ++i) {
-    if (sum_up_floats(folding, parts, i, apart[i])) continue;
-    for_stretches(parts, i, [&](const std::vector<at::Tensor>& stretch) {
+    if (sum_up_floats(folding, chunks, i, apart[i])) continue;
+    for_stretches(chunks, i, [&](const std::vector<at::Tensor>& stretch) {
       fold_stretch_apart(folding, stretch, own);
     });
   }

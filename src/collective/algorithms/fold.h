@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "collective/algorithms/terms.h"
+#include "collective/algorithms/operation_message.h"
 
 namespace weft::collective {
 
@@ -19,14 +19,14 @@ struct Folding {
 /// Of `op` over so many members: an average is a sum times 1 / members.
 Folding folding_of(ReduceOp op, size_t members);
 
-/// Folds `parts`, in their order, into `into`, which is one of them: the one at `own`. The others
+/// Folds `chunks`, in their order, into `into`, which is one of them: the one at `own`. The others
 /// are used up. All are contiguous, with the same numbers of elements. The order alone decides the
-/// result, so every member that folds the same parts gets the same bits.
-void fold(const Folding& folding, Tensors& into, std::vector<Tensors>& parts, size_t own);
+/// result, so every member that folds the same chunks gets the same bits.
+void fold(const Folding& folding, Tensors& into, std::vector<Tensors>& chunks, size_t own);
 
-/// The same into memory of a part that is not at `own`, which stays as it is. There are two or
+/// The same into memory of a chunk that is not at `own`, which stays as it is. There are two or
 /// more.
-Tensors fold_apart(const Folding& folding, std::vector<Tensors>& parts, size_t own);
+Tensors fold_apart(const Folding& folding, std::vector<Tensors>& chunks, size_t own);
 
 /// One dimension over all elements, in the order of their indices, whatever that in memory is:
 /// another member's may be another. Shares memory with a contiguous tensor, else it is a copy.

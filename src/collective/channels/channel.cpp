@@ -22,9 +22,9 @@ namespace {
 constexpr int64_t kCopiedBytes = 64 * 1024;
 // What came for operations that have not begun here.
 constexpr size_t kMostEarlyParts = 4096;
-// With no more, what is made of a part may be made by who serves it.
+// With no more, what is made of a chunk may be made by who serves it.
 constexpr uint64_t kFewElements = 256 * 1024;
-// Of how many operations that are over the terms are remembered.
+// Of how many operations that are over the signature are remembered.
 constexpr size_t kRemembered = 64;
 
 int64_t bytes_to_send(const Tensors& tensors) {
@@ -60,17 +60,17 @@ Place Channel::place_in(const std::vector<int>& ranks) const {
 
 // --- beginning -------------------------------------------------------------------------------
 
-Future<Outcome> Channel::start(const Terms& terms, const std::vector<int>& ranks,
-                               std::unique_ptr<Course> course) {
+Future<Outcome> Channel::start(const Signature& signature, const std::vector<int>& ranks,
+                               std::unique_ptr<Algorithm> algorithm) {
   const bool bounded = timeout_.count() > 0;
   const base::Time now = outside_->now();
   Lock lock(mutex_);
   if (has_left()) {
     throw Error(ErrorCode::kInvalidArgument,
-                title(next_, terms) + " of a member that has joined, before all have");
+                title(next_, signature) + " of a member that has joined, before all have");
   }
   const uint64_t number = next_;
-  const auto operation = enter(lock, number, terms, ranks, std::move(course),
+  const auto operation = enter(lock, number, signature, ranks, std::move(algorithm),
                                bounded ? base::later(now, timeout_) : base::Time::max());
   ++next_;
   const Future<Outcome> outcome = operation->future();
@@ -88,7 +88,7 @@ Future<Outcome> Channel::start(const Terms& terms, const std::vector<int>& ranks
 
 void Channel::begin(const OperationRef& operation) {
   attempt(*operation, [&] {
-    if (!failure()) send(*operation, operation->course->begin());
+    if (!failure()) send(*operation, operation->algorithm->begin());
   });
   Lock lock(mutex_);
   operation->advancing = false;
@@ -100,21 +100,21 @@ void Channel::begin(const OperationRef& operation) {
 }
 
 // Under the lock. The operation is the caller's to advance, once it has begun.
-Channel::OperationRef Channel::enter(Lock& lock, uint64_t number, const Terms& terms,
-                                     const std::vector<int>& ranks, std::unique_ptr<Course> course,
-                                     base::Time deadline) {
+Channel::OperationRef Channel::enter(Lock& lock, uint64_t number, const Signature& signature,
+                                     const std::vector<int>& ranks,
+                                     std::unique_ptr<Algorithm> algorithm, base::Time deadline) {
   if (failure_) throw *failure_;
   auto operation = detail::make_ref<Operation>();
   operation->number = number;
-  operation->terms = terms;
+  operation->signature = signature;
   operation->ranks = ranks;
-  operation->course = std::move(course);
+  operation->algorithm = std::move(algorithm);
   operation->began = outside_->now();
   operation->deadline = deadline;
-  operation->arrived.resize(operation->course->phases());
-  for (auto& parts : operation->arrived) parts.resize(ranks.size());
+  operation->arrived.resize(operation->algorithm->phases());
+  for (auto& chunks : operation->arrived) chunks.resize(ranks.size());
   // Who serves calls must not wait until something can be sent.
-  operation->heavy = terms.elements > kFewElements || operation->course->phases() > 1;
+  operation->heavy = signature.elements > kFewElements || operation->algorithm->phases() > 1;
   operation->advancing = true;
   operations_.emplace(number, operation);
 
@@ -122,20 +122,21 @@ Channel::OperationRef Channel::enter(Lock& lock, uint64_t number, const Terms& t
   if (!early) return operation;
   early_parts_ -= early.mapped().size();
   for (Early& each : early.mapped()) {
-    if (const auto wrong = disagreement(*operation, each.from, each.part)) {
+    if (const auto wrong = disagreement(*operation, each.from, each.chunk)) {
       lock.unlock();
       fail_and_tell(*wrong);
       throw *wrong;
     }
-    keep(*operation, each.from, each.part);
+    keep(*operation, each.from, each.chunk);
   }
   return operation;
 }
 
-void Channel::send(Operation& operation, Course::Sendings sendings) {
+void Channel::send(Operation& operation, Algorithm::Sendings sendings) {
   if (sendings.empty()) return;
   int64_t bytes = 0;
-  for (const Course::Sending& each : sendings) bytes = std::max(bytes, bytes_to_send(each.tensors));
+  for (const Algorithm::Sending& each : sendings)
+    bytes = std::max(bytes, bytes_to_send(each.tensors));
   const bool copied = bytes <= kCopiedBytes;
   uint64_t epoch = 0;
   {
@@ -143,16 +144,16 @@ void Channel::send(Operation& operation, Course::Sendings sendings) {
     epoch = epoch_;
     if (!copied) operation.unsent += sendings.size();
   }
-  for (Course::Sending& each : sendings) {
-    Part part{id_, epoch, operation.number, each.phase, operation.terms, {}};
-    part.tensors = copied ? copies_of(each.tensors) : std::move(each.tensors);
+  for (Algorithm::Sending& each : sendings) {
+    Chunk chunk{id_, epoch, operation.number, each.phase, operation.signature, {}};
+    chunk.tensors = copied ? copies_of(each.tensors) : std::move(each.tensors);
     std::function<void()> arrived;
     if (!copied) {
       arrived = [self = shared_from_this(), ref = OperationRef::share(&operation)] {
         self->on_sent(ref);
       };
     }
-    outside_->send(operation.ranks[each.to], part, std::move(arrived));
+    outside_->send(operation.ranks[each.to], chunk, std::move(arrived));
   }
 }
 
@@ -160,29 +161,30 @@ void Channel::on_sent(const OperationRef& operation) {
   Lock lock(mutex_);
   if (--operation->unsent > 0 || failure_ || operation->advancing || !can_go_on(*operation)) return;
   // Who receives answers has no time for more.
-  if (operation->phase == operation->course->phases()) return finish(operation, lock);
+  if (operation->phase == operation->algorithm->phases()) return finish(operation, lock);
   advance_later(operation);
 }
 
 // --- going on --------------------------------------------------------------------------------
 
-void Channel::on_part(int from, Part part) {
+void Channel::on_chunk(int from, Chunk chunk) {
   Lock lock(mutex_);
   if (failure_) return;
-  if (const auto wrong = impossible(from, part)) {
+  if (const auto wrong = impossible(from, chunk)) {
     lock.unlock();
     return fail_and_tell(*wrong);
   }
-  const bool departs = part.number >= kFarewells;
-  if (departs && part.epoch >= epoch_) departed_[part.epoch].emplace(from, part.terms.elements);
-  const auto found = operations_.find(part.number);
+  const bool departs = chunk.number >= kDepartures;
+  if (departs && chunk.epoch >= epoch_)
+    departed_[chunk.epoch].emplace(from, chunk.signature.elements);
+  const auto found = operations_.find(chunk.number);
   if (found != operations_.end()) {
     const OperationRef operation = found->second;
-    if (const auto wrong = disagreement(*operation, from, part)) {
+    if (const auto wrong = disagreement(*operation, from, chunk)) {
       lock.unlock();
       return fail_and_tell(*wrong);
     }
-    keep(*operation, from, part);
+    keep(*operation, from, chunk);
     if (!operation->advancing && can_go_on(*operation)) {
       if (operation->heavy) {
         advance_later(operation);
@@ -190,22 +192,22 @@ void Channel::on_part(int from, Part part) {
         advance(operation, lock);
       }
     }
-  } else if (is_to_come(part)) {
+  } else if (is_to_come(chunk)) {
     if (early_parts_ >= kMostEarlyParts) {
       lock.unlock();
       return fail_and_tell(Error(
           ErrorCode::kLimitExceeded,
-          fmt::format("{}: {} is too far ahead of {}: {} parts wait there for operations it has "
+          fmt::format("{}: {} is too far ahead of {}: {} chunks wait there for operations it has "
                       "not begun",
                       outside_->group_name(), outside_->name(from), outside_->name(rank_),
                       kMostEarlyParts)));
     }
     ++early_parts_;
-    const uint64_t number = part.number;
-    early_[number].push_back({from, std::move(part)});
-  } else if (const auto& [number, terms] = finished_[part.number % kRemembered];
-             number == part.number && terms != part.terms) {
-    const Error wrong = disagreement(number, terms, from, part.terms);
+    const uint64_t number = chunk.number;
+    early_[number].push_back({from, std::move(chunk)});
+  } else if (const auto& [number, signature] = finished_[chunk.number % kRemembered];
+             number == chunk.number && signature != chunk.signature) {
+    const Error wrong = disagreement(number, signature, from, chunk.signature);
     lock.unlock();
     return fail_and_tell(wrong);
   }
@@ -214,72 +216,73 @@ void Channel::on_part(int from, Part part) {
 }
 
 // What no member sends. One that has seen all depart can be an epoch ahead, but not two.
-std::optional<Error> Channel::impossible(int from, const Part& part) const {
-  const bool departs = part.number >= kFarewells;
-  const bool is_farewell = part.terms.kind == static_cast<uint8_t>(Kind::kFarewell);
-  if (from >= 0 && from < size_ && from != rank_ && part.epoch <= epoch_ + 1 &&
-      departs == is_farewell &&
-      (!departs || (part.number == kFarewells + part.epoch && part.terms.elements < kFarewells))) {
+std::optional<Error> Channel::impossible(int from, const Chunk& chunk) const {
+  const bool departs = chunk.number >= kDepartures;
+  const bool is_departure = chunk.signature.kind == static_cast<uint8_t>(Kind::kDeparture);
+  if (from >= 0 && from < size_ && from != rank_ && chunk.epoch <= epoch_ + 1 &&
+      departs == is_departure &&
+      (!departs ||
+       (chunk.number == kDepartures + chunk.epoch && chunk.signature.elements < kDepartures))) {
     return {};
   }
   return Error(ErrorCode::kBadMessage,
-               fmt::format("{}: {} sends part {} of operation {}, {}, in epoch {} to {}, which is "
+               fmt::format("{}: {} sends chunk {} of operation {}, {}, in epoch {} to {}, which is "
                            "in epoch {}",
-                           outside_->group_name(), from, part.phase, part.number,
-                           describe(part.terms), part.epoch, rank_, epoch_));
+                           outside_->group_name(), from, chunk.phase, chunk.number,
+                           describe(chunk.signature), chunk.epoch, rank_, epoch_));
 }
 
 // Whether this member will be in that operation.
-bool Channel::is_to_come(const Part& part) const {
-  if (part.epoch != epoch_) return part.epoch > epoch_;
-  if (part.number >= kFarewells) return true;
-  return part.number >= next_ && !has_left();
+bool Channel::is_to_come(const Chunk& chunk) const {
+  if (chunk.epoch != epoch_) return chunk.epoch > epoch_;
+  if (chunk.number >= kDepartures) return true;
+  return chunk.number >= next_ && !has_left();
 }
 
-// A part that was sent again is dropped, also if it was used already.
-void Channel::keep(Operation& operation, int from, Part& part) {
+// A chunk that was sent again is dropped, also if it was used already.
+void Channel::keep(Operation& operation, int from, Chunk& chunk) {
   const auto& ranks = operation.ranks;
   const auto at = std::lower_bound(ranks.begin(), ranks.end(), from) - ranks.begin();
-  auto& slot = operation.arrived[part.phase][static_cast<size_t>(at)];
-  if (part.phase >= operation.phase && !slot) slot = std::move(part.tensors);
+  auto& slot = operation.arrived[chunk.phase][static_cast<size_t>(at)];
+  if (chunk.phase >= operation.phase && !slot) slot = std::move(chunk.tensors);
 }
 
 std::optional<Error> Channel::disagreement(const Operation& operation, int from,
-                                           const Part& part) const {
+                                           const Chunk& chunk) const {
   const auto& ranks = operation.ranks;
-  const bool is_farewell = operation.terms.kind == static_cast<uint8_t>(Kind::kFarewell);
-  const bool agree =
-      is_farewell ? part.terms.kind == operation.terms.kind : part.terms == operation.terms;
+  const bool is_departure = operation.signature.kind == static_cast<uint8_t>(Kind::kDeparture);
+  const bool agree = is_departure ? chunk.signature.kind == operation.signature.kind
+                                  : chunk.signature == operation.signature;
   const bool is_in = std::binary_search(ranks.begin(), ranks.end(), from);
-  if (agree && is_in && part.phase < operation.course->phases() && from != rank_) return {};
-  return disagreement(operation.number, operation.terms, from, part.terms);
+  if (agree && is_in && chunk.phase < operation.algorithm->phases() && from != rank_) return {};
+  return disagreement(operation.number, operation.signature, from, chunk.signature);
 }
 
-Error Channel::disagreement(uint64_t number, const Terms& terms, int from,
-                            const Terms& theirs) const {
+Error Channel::disagreement(uint64_t number, const Signature& signature, int from,
+                            const Signature& theirs) const {
   return Error(ErrorCode::kInvalidArgument,
                fmt::format("{}: the members disagree about operation {}: {} calls {}, {} calls {}",
-                           outside_->group_name(), number, outside_->name(rank_), describe(terms),
-                           outside_->name(from), describe(theirs)));
+                           outside_->group_name(), number, outside_->name(rank_),
+                           describe(signature), outside_->name(from), describe(theirs)));
 }
 
 void Channel::on_asked(int from, const Awaited& awaited) {
   Lock lock(mutex_);
   const auto found = operations_.find(awaited.number);
-  if (failure_ || found == operations_.end() || awaited.number >= kFarewells) return;
-  const Terms& terms = found->second->terms;
-  if (terms == awaited.terms) return;
-  const Error wrong = disagreement(awaited.number, terms, from, awaited.terms);
+  if (failure_ || found == operations_.end() || awaited.number >= kDepartures) return;
+  const Signature& signature = found->second->signature;
+  if (signature == awaited.signature) return;
+  const Error wrong = disagreement(awaited.number, signature, from, awaited.signature);
   lock.unlock();
   fail_and_tell(wrong);
 }
 
 std::vector<int> Channel::missing_of(const Operation& operation) const {
   std::vector<int> missing;
-  if (operation.phase == operation.course->phases()) return missing;
+  if (operation.phase == operation.algorithm->phases()) return missing;
   for (size_t i = 0; i < operation.ranks.size(); ++i) {
-    if (operation.course->expects(operation.phase, i) && !operation.arrived[operation.phase][i] &&
-        !is_excused(operation, operation.ranks[i])) {
+    if (operation.algorithm->expects(operation.phase, i) &&
+        !operation.arrived[operation.phase][i] && !is_excused(operation, operation.ranks[i])) {
       missing.push_back(operation.ranks[i]);
     }
   }
@@ -287,7 +290,7 @@ std::vector<int> Channel::missing_of(const Operation& operation) const {
 }
 
 bool Channel::can_go_on(const Operation& operation) const {
-  if (operation.phase == operation.course->phases()) return operation.unsent == 0;
+  if (operation.phase == operation.algorithm->phases()) return operation.unsent == 0;
   return missing_of(operation).empty();
 }
 
@@ -302,27 +305,27 @@ void Channel::advance_later(const OperationRef& operation) {
 
 // Under the lock, which it may release. Goes as far as it can.
 void Channel::advance(const OperationRef& operation, Lock& lock) {
-  while (!failure_ && !operation->advancing && operation->course && can_go_on(*operation)) {
+  while (!failure_ && !operation->advancing && operation->algorithm && can_go_on(*operation)) {
     const uint8_t phase = operation->phase;
-    if (phase == operation->course->phases()) return finish(operation, lock);
-    std::vector<Tensors> parts;
-    for (auto& part : operation->arrived[phase]) {
-      parts.push_back(part ? std::move(*part) : Tensors());
+    if (phase == operation->algorithm->phases()) return finish(operation, lock);
+    std::vector<Tensors> chunks;
+    for (auto& chunk : operation->arrived[phase]) {
+      chunks.push_back(chunk ? std::move(*chunk) : Tensors());
     }
-    if (is_roll(operation->terms)) {
+    if (asks_membership(operation->signature)) {
       std::vector<int> present;
-      for (size_t i = 0; i < parts.size(); ++i) {
+      for (size_t i = 0; i < chunks.size(); ++i) {
         const int rank = operation->ranks[i];
         if (rank == rank_ || operation->arrived[phase][i]) present.push_back(rank);
       }
       operation->ranks = std::move(present);
-      parts.resize(operation->ranks.size());
+      chunks.resize(operation->ranks.size());
     }
     operation->advancing = true;
     // What this member waits for from now on, while it works too.
     operation->phase = static_cast<uint8_t>(phase + 1);
     lock.unlock();
-    if (!take_step(operation, phase, std::move(parts))) return;
+    if (!take_step(operation, phase, std::move(chunks))) return;
     lock.lock();
     operation->advancing = false;
   }
@@ -346,17 +349,17 @@ void Channel::attempt(Operation& operation, const F& step) {
 }
 
 // Whether it is over. If not, somebody else works, and on_worked() is next.
-bool Channel::take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> parts) {
-  Course& course = *operation->course;
+bool Channel::take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> chunks) {
+  Algorithm& algorithm = *operation->algorithm;
   bool over = true;
   attempt(*operation, [&] {
-    if (!course.works_elsewhere(phase)) {
-      return send(*operation, course.go_on(phase, std::move(parts)));
+    if (!algorithm.works_elsewhere(phase)) {
+      return send(*operation, algorithm.go_on(phase, std::move(chunks)));
     }
-    course.work_elsewhere(std::move(parts),
-                          [self = shared_from_this(), operation, phase](const auto& error) {
-                            self->on_worked(operation, phase, error);
-                          });
+    algorithm.work_elsewhere(std::move(chunks),
+                             [self = shared_from_this(), operation, phase](const auto& error) {
+                               self->on_worked(operation, phase, error);
+                             });
     over = false;
   });
   return over;
@@ -366,7 +369,7 @@ void Channel::on_worked(const OperationRef& operation, uint8_t phase,
                         const std::exception_ptr& error) {
   attempt(*operation, [&] {
     if (error) std::rethrow_exception(error);
-    send(*operation, operation->course->go_on(phase, {}));
+    send(*operation, operation->algorithm->go_on(phase, {}));
   });
   Lock lock(mutex_);
   operation->advancing = false;
@@ -376,16 +379,16 @@ void Channel::on_worked(const OperationRef& operation, uint8_t phase,
 // Under the lock, which it releases.
 void Channel::finish(const OperationRef& operation, Lock& lock) {
   if (operations_.erase(operation->number) == 0) return lock.unlock();
-  if (operation->number < kFarewells) {
-    finished_[operation->number % kRemembered] = {operation->number, operation->terms};
+  if (operation->number < kDepartures) {
+    finished_[operation->number % kRemembered] = {operation->number, operation->signature};
   } else {
     operation->ranks = {conclude_epoch()};
   }
-  std::unique_ptr<Course> course = std::move(operation->course);
+  std::unique_ptr<Algorithm> algorithm = std::move(operation->algorithm);
   lock.unlock();
   if (!operation->outcome->claim()) return;
-  Outcome outcome{course->take_result(), operation->ranks};
-  course.reset();  // tensors are the user's again
+  Outcome outcome{algorithm->take_result(), operation->ranks};
+  algorithm.reset();  // tensors are the user's again
   operation->outcome->settle_value(std::move(outcome), outside_->sink());
 }
 
@@ -446,7 +449,7 @@ std::map<int, Channel::Awaited> Channel::missing(base::Time since) {
     for (const auto& [number, operation] : operations_) {
       const std::vector<int> missing = missing_of(*operation);
       if (operation->began <= since) {
-        for (const int rank : missing) all.try_emplace(rank, Awaited{number, operation->terms});
+        for (const int rank : missing) all.try_emplace(rank, Awaited{number, operation->signature});
       }
       if (now < operation->deadline || late) continue;
       std::vector<std::string> names;
@@ -455,7 +458,7 @@ std::map<int, Channel::Awaited> Channel::missing(base::Time since) {
       if (names.empty() && operation->advancing) names.push_back(outside_->name(rank_));
       late = Error(
           ErrorCode::kTimeout,
-          fmt::format("{} took longer than {} s; missing: {}", title(number, operation->terms),
+          fmt::format("{} took longer than {} s; missing: {}", title(number, operation->signature),
                       std::chrono::duration<double>(timeout_).count(),
                       names.empty() ? "nobody" : fmt::format("{}", fmt::join(names, ", "))));
     }
@@ -468,14 +471,14 @@ Error Channel::failure_of(const Operation& operation, const std::exception& erro
   const auto* typed = dynamic_cast<const Error*>(&error);
   const auto* torch = dynamic_cast<const c10::Error*>(&error);  // its what() has a stack trace
   return Error(typed ? typed->code() : ErrorCode::kBadMessage,
-               fmt::format("{}: {}", title(operation.number, operation.terms),
+               fmt::format("{}: {}", title(operation.number, operation.signature),
                            typed   ? typed->message()
                            : torch ? torch->what_without_backtrace()
                                    : error.what()));
 }
 
-std::string Channel::title(uint64_t number, const Terms& terms) const {
-  return fmt::format("{}: operation {}, {}", outside_->group_name(), number, describe(terms));
+std::string Channel::title(uint64_t number, const Signature& signature) const {
+  return fmt::format("{}: operation {}, {}", outside_->group_name(), number, describe(signature));
 }
 
 }  // namespace weft::collective

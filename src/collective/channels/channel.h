@@ -1,8 +1,8 @@
 // One sequence of operations of a group, as one member sees it: those that are going on, what came
 // for those that have not begun here, and who has left.
 //
-// Whoever brings the last part that an operation waits for takes it further, so it has no thread of
-// its own. What reaches the outside is behind an interface, so that tests can play all members.
+// Whoever brings the last chunk that an operation waits for takes it further, so it has no thread
+// of its own. What reaches the outside is behind an interface, so that tests can play all members.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "collective/algorithms/course.h"
-#include "collective/algorithms/terms.h"
+#include "collective/algorithms/algorithm.h"
+#include "collective/algorithms/operation_message.h"
 #include "weft/detail/ref_counted.h"
 #include "weft/error.h"
 #include "weft/future.h"
@@ -28,8 +28,8 @@ namespace weft::collective {
 
 /// What an operation gave.
 struct Outcome {
-  std::vector<Tensors> parts;  // by place, if it gathers
-  std::vector<int> present;    // of a roll call: who is still there
+  std::vector<Tensors> chunks;  // by place, if it gathers
+  std::vector<int> present;     // of a membership round: who is still there
 };
 
 class Channel : public std::enable_shared_from_this<Channel> {
@@ -39,9 +39,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
    public:
     virtual ~Outside() = default;
     virtual base::Time now() const = 0;
-    /// Sends `part`; if `arrived` is given, it is called once the tensors are not needed any more.
+    /// Sends `chunk`; if `arrived` is given, it is called once the tensors are not needed any more.
     /// If it cannot be sent, fail() is called.
-    virtual void send(int to, const Part& part, std::function<void()> arrived) = 0;
+    virtual void send(int to, const Chunk& chunk, std::function<void()> arrived) = 0;
     /// Runs it soon, where it may take long.
     virtual void later(std::function<void()> task) = 0;
     /// An operation has begun: until it is over, missing() is to be called now and then.
@@ -64,19 +64,19 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   /// Begins the next operation, which those of `ranks` take part in. Throws the error if the
   /// channel has failed.
-  Future<Outcome> start(const Terms& terms, const std::vector<int>& ranks,
-                        std::unique_ptr<Course> course);
+  Future<Outcome> start(const Signature& signature, const std::vector<int>& ranks,
+                        std::unique_ptr<Algorithm> algorithm);
   /// Where this member is among `ranks`.
   Place place_in(const std::vector<int>& ranks) const;
 
   /// An operation that members who have departed need not take part in.
-  Future<Outcome> call_roll();
+  Future<Outcome> agree_on_members();
   /// This member takes part in no further operation until all have departed: then the future gives
   /// who did so last.
   Future<int> depart();
 
   // From other members. The rank is that of who sent it.
-  void on_part(int from, Part part);
+  void on_chunk(int from, Chunk chunk);
   /// The channel has failed there, or here: the first cause counts.
   void fail(const Error& error);
   void fail_and_tell(const Error& error);
@@ -86,9 +86,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// An operation that somebody waits in.
   struct Awaited {
     uint64_t number = 0;
-    Terms terms;
+    Signature signature;
   };
-  /// Whose parts operations have been waiting for since `since` or longer, and the first of those.
+  /// Whose chunks operations have been waiting for since `since` or longer, and the first of those.
   /// Gives up those that are past their deadline.
   std::map<int, Awaited> missing(base::Time since);
   /// Another member waits for this one there.
@@ -100,24 +100,25 @@ class Channel : public std::enable_shared_from_this<Channel> {
   using Lock = std::unique_lock<std::mutex>;
   struct Early {
     int from;
-    Part part;
+    Chunk chunk;
   };
 
-  OperationRef enter(Lock& lock, uint64_t number, const Terms& terms, const std::vector<int>& ranks,
-                     std::unique_ptr<Course> course, base::Time deadline);
+  OperationRef enter(Lock& lock, uint64_t number, const Signature& signature,
+                     const std::vector<int>& ranks, std::unique_ptr<Algorithm> algorithm,
+                     base::Time deadline);
   void begin(const OperationRef& operation);
-  void send(Operation& operation, Course::Sendings sendings);
+  void send(Operation& operation, Algorithm::Sendings sendings);
   void on_sent(const OperationRef& operation);
-  std::optional<Error> impossible(int from, const Part& part) const;
-  bool is_to_come(const Part& part) const;
-  static void keep(Operation& operation, int from, Part& part);
+  std::optional<Error> impossible(int from, const Chunk& chunk) const;
+  bool is_to_come(const Chunk& chunk) const;
+  static void keep(Operation& operation, int from, Chunk& chunk);
   bool can_go_on(const Operation& operation) const;
   bool has_departed(int rank, uint64_t number) const;
   bool is_excused(const Operation& operation, int rank) const;
   std::vector<int> missing_of(const Operation& operation) const;
   void advance(const OperationRef& operation, Lock& lock);
   void advance_later(const OperationRef& operation);
-  bool take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> parts);
+  bool take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> chunks);
   void on_worked(const OperationRef& operation, uint8_t phase, const std::exception_ptr& error);
   template <typename F>
   void attempt(Operation& operation, const F& step);
@@ -127,10 +128,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
   int conclude_epoch();
   bool has_left() const;
   void on_departed();
-  std::optional<Error> disagreement(const Operation& operation, int from, const Part& part) const;
-  Error disagreement(uint64_t number, const Terms& terms, int from, const Terms& theirs) const;
+  std::optional<Error> disagreement(const Operation& operation, int from, const Chunk& chunk) const;
+  Error disagreement(uint64_t number, const Signature& signature, int from,
+                     const Signature& theirs) const;
   Error failure_of(const Operation& operation, const std::exception& error) const;
-  std::string title(uint64_t number, const Terms& terms) const;
+  std::string title(uint64_t number, const Signature& signature) const;
 
   const ChannelId id_;
   const int rank_;
@@ -143,9 +145,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::optional<Error> failure_;
   uint64_t next_ = 0;
   std::map<uint64_t, OperationRef> operations_;
-  // The terms of the latest that are over, at their numbers modulo its size: somebody may come
+  // The signature of the latest that are over, at their numbers modulo its size: somebody may come
   // late with others.
-  std::vector<std::pair<uint64_t, Terms>> finished_;
+  std::vector<std::pair<uint64_t, Signature>> finished_;
   std::map<uint64_t, std::vector<Early>> early_;
   size_t early_parts_ = 0;
   // How often all have departed, and of this time the first operation of each that it is not in.

@@ -10,9 +10,9 @@
 
 namespace weft::collective {
 
-Future<Outcome> Channel::call_roll() {
-  return start(Terms{.kind = static_cast<uint8_t>(Kind::kRoll)}, everybody_,
-               barrier_course(place_in(everybody_)));
+Future<Outcome> Channel::agree_on_members() {
+  return start(Signature{.kind = static_cast<uint8_t>(Kind::kMembership)}, everybody_,
+               barrier_algorithm(place_in(everybody_)));
 }
 
 Future<int> Channel::depart() {
@@ -20,11 +20,11 @@ Future<int> Channel::depart() {
   if (has_left()) {
     throw Error(ErrorCode::kInvalidArgument, "a member joins that has joined, before all have");
   }
-  const uint64_t number = kFarewells + epoch_;
-  const Terms terms{.kind = static_cast<uint8_t>(Kind::kFarewell), .elements = next_};
+  const uint64_t number = kDepartures + epoch_;
+  const Signature signature{.kind = static_cast<uint8_t>(Kind::kDeparture), .elements = next_};
   // The others may have a lot to do yet: only their lives bound it.
-  const auto operation = enter(lock, number, terms, everybody_,
-                               barrier_course(place_in(everybody_)), base::Time::max());
+  const auto operation = enter(lock, number, signature, everybody_,
+                               barrier_algorithm(place_in(everybody_)), base::Time::max());
   departed_[epoch_].emplace(rank_, next_);
   lock.unlock();
   const Future<int> last =
@@ -42,7 +42,7 @@ int Channel::conclude_epoch() {
                        [](const auto& a, const auto& b) { return a.second < b.second; });
   ++epoch_;
   next_ = latest->second;
-  // Roll calls that came before this member departed, which it never answered.
+  // Membership rounds that came before this member departed, which it never answered.
   const auto end = early_.lower_bound(next_);
   for (auto at = early_.begin(); at != end; at = early_.erase(at)) {
     early_parts_ -= at->second.size();
@@ -50,27 +50,27 @@ int Channel::conclude_epoch() {
   return latest->first;
 }
 
-// Roll calls may wait for nobody else; other operations need not wait any longer.
+// Membership rounds may wait for nobody else; other operations need not wait any longer.
 void Channel::on_departed() {
-  std::vector<OperationRef> rolls;
+  std::vector<OperationRef> membership_rounds;
   std::optional<Error> left;
   {
     Lock lock(mutex_);
     for (const auto& [number, operation] : operations_) {
-      if (is_roll(operation->terms)) rolls.push_back(operation);
-      if (number >= kFarewells) continue;
+      if (asks_membership(operation->signature)) membership_rounds.push_back(operation);
+      if (number >= kDepartures) continue;
       for (const int rank : missing_of(*operation)) {
         if (!has_departed(rank, number)) continue;
         left = Error(ErrorCode::kInvalidArgument,
                      fmt::format("{}: {} has joined and does not take part",
-                                 title(number, operation->terms), outside_->name(rank)));
+                                 title(number, operation->signature), outside_->name(rank)));
       }
     }
   }
   if (left) return fail_and_tell(*left);
-  for (const OperationRef& roll : rolls) {
+  for (const OperationRef& membership : membership_rounds) {
     Lock lock(mutex_);
-    if (!roll->advancing) advance(roll, lock);
+    if (!membership->advancing) advance(membership, lock);
   }
 }
 
@@ -88,7 +88,7 @@ bool Channel::has_departed(int rank, uint64_t number) const {
 }
 
 bool Channel::is_excused(const Operation& operation, int rank) const {
-  return is_roll(operation.terms) && has_departed(rank, operation.number);
+  return asks_membership(operation.signature) && has_departed(rank, operation.number);
 }
 
 }  // namespace weft::collective

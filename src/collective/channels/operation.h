@@ -13,15 +13,17 @@
 namespace weft::collective {
 
 // Operations are numbered from zero; the ends of joins from here.
-inline constexpr uint64_t kFarewells = uint64_t{1} << 63;
+inline constexpr uint64_t kDepartures = uint64_t{1} << 63;
 
-inline bool is_roll(const Terms& terms) { return terms.kind == static_cast<uint8_t>(Kind::kRoll); }
+inline bool asks_membership(const Signature& signature) {
+  return signature.kind == static_cast<uint8_t>(Kind::kMembership);
+}
 
 struct Channel::Operation : detail::RefCounted {
   uint64_t number = 0;
-  Terms terms;
+  Signature signature;
   std::vector<int> ranks;
-  std::unique_ptr<Course> course;
+  std::unique_ptr<Algorithm> algorithm;
   base::Time began{}, deadline = base::Time::max();
   const detail::Ref<detail::FutureState<Outcome>> outcome =
       detail::make_ref<detail::FutureState<Outcome>>();
@@ -31,7 +33,7 @@ struct Channel::Operation : detail::RefCounted {
   // Under the channel's lock.
   uint8_t phase = 0;
   std::vector<std::vector<std::optional<Tensors>>> arrived;  // by phase and place
-  size_t unsent = 0;       // parts that the receivers have not got
+  size_t unsent = 0;       // chunks that the receivers have not got
   bool advancing = false;  // a thread works on it, or is about to
   bool heavy = false;      // too much for a thread that serves calls
 };

@@ -5,7 +5,7 @@
 
 namespace weft::collective {
 
-void DeviceWork::come_after_current_work(at::Device device) {
+void DeviceOperation::come_after_current_work(at::Device device) {
   if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl accelerator(device.type());
   auto event = std::make_shared<c10::Event>(device.type());

@@ -10,14 +10,14 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
-#include "collective/algorithms/course.h"
+#include "collective/algorithms/algorithm.h"
 #include "collective/algorithms/fold.h"
-#include "collective/algorithms/terms.h"
+#include "collective/algorithms/operation_message.h"
 
 namespace weft::collective {
 
 /// An operation on tensors of one device, in place.
-struct DeviceWork {
+struct DeviceOperation {
   Kind kind = Kind::kAllReduce;
   /// Flat, and on all members with as many elements. Of all_gather: one of any shape for each
   /// place, the own with its value. Of reduce_scatter: one for each place, of which only the own
@@ -40,9 +40,9 @@ class DeviceComm {
   virtual ~DeviceComm() = default;
 
   /// Who this member is, to the others; empty: it cannot be used here.
-  virtual std::string card() = 0;
-  /// Whether members with these cards, by place, can be connected. They all say the same.
-  virtual bool fits(const std::vector<std::string>& cards) const = 0;
+  virtual std::string identity() = 0;
+  /// Whether members with these identities, by place, can be connected. They all say the same.
+  virtual bool fits(const std::vector<std::string>& identities) const = 0;
   /// Whether it can do that with such tensors.
   virtual bool takes(Kind kind, ReduceOp op, c10::ScalarType type) const = 0;
 
@@ -50,7 +50,7 @@ class DeviceComm {
   virtual std::string invitation() = 0;
   /// With the first one's.
   virtual void begin_connecting(const std::string& invitation) = 0;
-  virtual void begin(const DeviceWork& work) = 0;
+  virtual void begin(const DeviceOperation& work) = 0;
   /// Whether what was begun last is over, and its tensors may be used.
   virtual bool is_over() = 0;
 

@@ -39,7 +39,7 @@ DeviceWorker::JobRef DeviceWorker::append() {
   return job;
 }
 
-void DeviceWorker::allow(const JobRef& job, Begin begin, Course::Done done) {
+void DeviceWorker::allow(const JobRef& job, Begin begin, Algorithm::Done done) {
   std::exception_ptr ended;
   {
     const Lock lock(mutex_);

@@ -22,7 +22,7 @@ class DeviceWorker {
   using Begin = std::function<void(DeviceComm&)>;
   struct Job {
     Begin begin;
-    Course::Done done;  // not yet: the members have not met
+    Algorithm::Done done;  // not yet: the members have not met
   };
   using JobRef = std::shared_ptr<Job>;
 
@@ -39,7 +39,7 @@ class DeviceWorker {
   /// The next in the order. It is begun when it may be, and those before it are over.
   JobRef append();
   /// From now on it may. `done` is called once, also if the channel fails.
-  void allow(const JobRef& job, Begin begin, Course::Done done);
+  void allow(const JobRef& job, Begin begin, Algorithm::Done done);
   /// It will not come: the operation could not be started.
   void withdraw(const JobRef& job);
 

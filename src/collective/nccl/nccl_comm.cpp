@@ -62,21 +62,21 @@ class NcclComm final : public DeviceComm {
   NcclComm(Place place, at::Device device) : place_(place), device_(device) {}
   ~NcclComm() override { abort(); }
 
-  std::string card() override;
-  bool fits(const std::vector<std::string>& cards) const override;
+  std::string identity() override;
+  bool fits(const std::vector<std::string>& identities) const override;
   bool takes(Kind kind, ReduceOp op, c10::ScalarType type) const override;
 
   std::string invitation() override;
   void begin_connecting(const std::string& invitation) override;
-  void begin(const DeviceWork& work) override;
+  void begin(const DeviceOperation& work) override;
   bool is_over() override;
   void abort() noexcept override;
 
  private:
   void check(nccl::Result result, const char* what) const;
-  void queue(const DeviceWork& work);
+  void queue(const DeviceOperation& work);
   void queue_broadcast(const at::Tensor& tensor, size_t root);
-  void scale(const DeviceWork& work);
+  void scale(const DeviceOperation& work);
 
   const Place place_;
   const at::Device device_;
@@ -85,11 +85,11 @@ class NcclComm final : public DeviceComm {
   std::optional<c10::Stream> stream_;
 
   // What was begun last: first NCCL puts it on the stream, then the device does it.
-  std::optional<DeviceWork> queueing_;
+  std::optional<DeviceOperation> queueing_;
   std::optional<c10::Event> done_;
 };
 
-std::string NcclComm::card() {
+std::string NcclComm::identity() {
   if (!nccl_ || !device_.is_cuda()) return {};
   stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_, true);
   const std::string bus = bus_of_gpu(device_.index());
@@ -102,15 +102,15 @@ std::string NcclComm::card() {
 }
 
 // All have the same version, and each another GPU.
-bool NcclComm::fits(const std::vector<std::string>& cards) const {
+bool NcclComm::fits(const std::vector<std::string>& identities) const {
   std::set<std::string> gpus, versions;
-  for (const std::string& card : cards) {
-    const auto version = card.rfind('/');
+  for (const std::string& identity : identities) {
+    const auto version = identity.rfind('/');
     if (version == std::string::npos) return false;
-    gpus.insert(card.substr(0, version));
-    versions.insert(card.substr(version));
+    gpus.insert(identity.substr(0, version));
+    versions.insert(identity.substr(version));
   }
-  return gpus.size() == cards.size() && versions.size() == 1;
+  return gpus.size() == identities.size() && versions.size() == 1;
 }
 
 bool NcclComm::takes(Kind kind, ReduceOp op, c10::ScalarType type) const {
@@ -146,7 +146,7 @@ void NcclComm::begin_connecting(const std::string& invitation) {
         "ncclCommInitRankConfig");
 }
 
-void NcclComm::begin(const DeviceWork& work) {
+void NcclComm::begin(const DeviceOperation& work) {
   const c10::DeviceGuard on_device(device_);
   for (const auto& event : work.after) event->block(*stream_);
   queueing_ = work;
@@ -160,7 +160,7 @@ void NcclComm::begin(const DeviceWork& work) {
   check(nccl_->group_end(), "ncclGroupEnd");
 }
 
-void NcclComm::queue(const DeviceWork& work) {
+void NcclComm::queue(const DeviceOperation& work) {
   const nccl::Stream stream = wire::native_handle(*stream_);
   for (size_t i = 0; i < work.tensors.size(); ++i) {
     const at::Tensor& tensor = work.tensors[i];
@@ -212,7 +212,7 @@ bool NcclComm::is_over() {
   return false;
 }
 
-void NcclComm::scale(const DeviceWork& work) {
+void NcclComm::scale(const DeviceOperation& work) {
   if (work.folding.scale == 1) return;
   const c10::StreamGuard on_stream(*stream_);
   for (size_t i = 0; i < work.tensors.size(); ++i) {

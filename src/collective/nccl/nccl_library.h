@@ -11,7 +11,7 @@
 
 namespace weft::collective {
 
-/// The parts of its interface that are used here; it has kept them compatible since 2.14.
+/// The chunks of its interface that are used here; it has kept them compatible since 2.14.
 namespace nccl {
 
 struct UniqueId {

@@ -42,7 +42,7 @@
 namespace weft::rpc {
 
 /// How a call is to be made.
-struct CallTerms {
+struct CallLimits {
   base::Time deadline = base::Time::max();
   uint32_t depth = 0;
   bool caller_waits = false;
@@ -63,7 +63,7 @@ class Peer final : public detail::RefCounted {
 
   /// Sends `call` or settles it with the reason why not. May block while the window is full.
   void start(detail::OutgoingCall& call, const detail::FunctionEntry& function,
-             const Encoder& arguments, const CallTerms& terms);
+             const Encoder& arguments, const CallLimits& limits);
 
   // The call's own side.
   bool wait_for(detail::OutgoingCall& call, std::optional<base::Time> until);
@@ -94,19 +94,19 @@ class Peer final : public detail::RefCounted {
   using Call = detail::OutgoingCall;
 
   bool send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-            const CallTerms& terms);
+            const CallLimits& limits);
 
   void wait_for_other_writer(Call& call, const Link& link);
   bool settle_if_sent(Call& call, const Link& link);
 
   // Sending. Under the lock.
-  bool has_room(const CallTerms& terms, size_t bytes) const;
-  bool wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes);
+  bool has_room(const CallLimits& limits, size_t bytes) const;
+  bool wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes);
   void notice_dead_link(Lock& lock);
   void connect();
   void queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                  const CallTerms& terms);
-  bool should_defer(const CallTerms& terms) const;
+                  const CallLimits& limits);
+  bool should_defer(const CallLimits& limits) const;
   void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
 
   // Receiving. `receive_*` run without the lock by whoever has the role.

@@ -34,11 +34,11 @@ uint64_t remaining_us(base::Time deadline, base::Time now) {
 }  // namespace
 
 void Peer::start(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                 const CallTerms& terms) {
+                 const CallLimits& limits) {
   Access::peer(call) = detail::Ref<Peer>::share(this);
   Access::function(call) = &function;
-  Access::deadline(call) = terms.deadline;
-  Access::depth(call) = terms.depth;
+  Access::deadline(call) = limits.deadline;
+  Access::depth(call) = limits.depth;
   Access::bytes(call) = arguments.payload().size() + arguments.tensor_bytes();
   if (!arguments.kept().empty()) Access::kept(call) = arguments.kept();
   counters_.calls.add();
@@ -47,16 +47,16 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
     runtime_->counters.outstanding.fetch_add(1, std::memory_order_relaxed);
   }
 
-  if (send(call, function, arguments, terms)) return;
+  if (send(call, function, arguments, limits)) return;
   // The connection turned out to be broken before a byte of the call had left: it is made anew, on
   // a new connection, once.
   Access::never_anew(call);
-  send(call, function, arguments, terms);
+  send(call, function, arguments, limits);
 }
 
 // False: nothing was sent and nothing settled, because of a connection that had broken before.
 bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                const CallTerms& terms) {
+                const CallLimits& limits) {
   Lock lock(mutex_);
   Access::started(call) = runtime_->clock->now();
   if (state_ == State::kClosed) {
@@ -65,8 +65,8 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
     return true;
   }
   // What keeps leases alive and finds out who is gone does not queue behind users' calls.
-  if (!is_reserved(function) && !has_room(terms, Access::bytes(call)) &&
-      !wait_for_room(lock, terms, Access::bytes(call))) {
+  if (!is_reserved(function) && !has_room(limits, Access::bytes(call)) &&
+      !wait_for_room(lock, limits, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
     lock.unlock();
     fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
@@ -85,11 +85,11 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
                                                member_.info.name, error.message())));
     return true;
   }
-  queue_call(call, function, arguments, terms);
-  const bool defer = should_defer(terms);
+  queue_call(call, function, arguments, limits);
+  const bool defer = should_defer(limits);
   const detail::Ref<Link> link = link_;
   const bool connected = state_ == State::kConnected;
-  const bool expires_soon = calls_.earliest_deadline() == terms.deadline;
+  const bool expires_soon = calls_.earliest_deadline() == limits.deadline;
   const bool alone = calls_.size() == 1;
   if (defer) link->leave();
   if (!connected || defer) Access::never_anew(call);
@@ -128,27 +128,27 @@ bool Peer::settle_if_sent(Call& call, const Link& link) {
   return true;
 }
 
-bool Peer::should_defer(const CallTerms& terms) const {
+bool Peer::should_defer(const CallLimits& limits) const {
   // Whoever hands out replies sends what their callers have to say next, together.
   if (loop_receiving_) return true;
   if (link_->unsent_bytes() >= kEnoughToSend || link_->blocked()) return false;
   // With a CPU for everybody each does better to send for itself.
   if (receiver() == Receiver::kPollingCaller && is_crowded()) return true;
-  return !terms.caller_waits && calls_.size() >= kSentAtOnce;
+  return !limits.caller_waits && calls_.size() >= kSentAtOnce;
 }
 
 void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                      const CallTerms& terms) {
+                      const CallLimits& limits) {
   call.future().add_ref();  // the table's
-  Access::id(call) = calls_.open(&call, terms.deadline);
-  window_.open(terms.depth, Access::bytes(call));
+  Access::id(call) = calls_.open(&call, limits.deadline);
+  window_.open(limits.depth, Access::bytes(call));
 
   wire::FrameHeader header{wire::FrameKind::kCall};
   header.id = Access::id(call);
   wire::CallPrelude prelude;
   prelude.function = function.index;
-  prelude.depth = static_cast<uint16_t>(terms.depth);
-  prelude.remaining_us = remaining_us(terms.deadline, Access::started(call));
+  prelude.depth = static_cast<uint16_t>(limits.depth);
+  prelude.remaining_us = remaining_us(limits.deadline, Access::started(call));
   // Weft's own small messages, such as renewals of leases, do not wait for bulk.
   const bool urgent = is_reserved(function) && Access::bytes(call) <= Link::kMostUrgentBytes;
   const Link::Lane lane = urgent ? link_->lane_for_urgent() : Link::Lane::kNormal;
@@ -160,9 +160,9 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
     prelude.name = function.name;
     prelude.signature = function.signature;
   }
-  if (!terms.note.empty()) {
+  if (!limits.note.empty()) {
     header.flags |= wire::kNoted;
-    prelude.note = terms.note;
+    prelude.note = limits.note;
   }
   Access::ends_at(call) =
       link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments, lane);
@@ -170,25 +170,25 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
 
 // Calls that were given up leave the window, but what of them is unsent stays in memory until it is
 // sent or the link breaks: it counts as well.
-bool Peer::has_room(const CallTerms& terms, size_t bytes) const {
-  if (!window_.has_room(terms.depth, bytes)) return false;
+bool Peer::has_room(const CallLimits& limits, size_t bytes) const {
+  if (!window_.has_room(limits.depth, bytes)) return false;
   const size_t unsent = link_ ? link_->unsent_bytes() : 0;
   return unsent == 0 || unsent + bytes <= runtime_->options.window_bytes;
 }
 
 // The window is full: receive what makes room, or sleep while another thread does.
-bool Peer::wait_for_room(Lock& lock, const CallTerms& terms, size_t bytes) {
+bool Peer::wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes) {
   detail::BlockingRegion region;
-  while (state_ != State::kClosed && !has_room(terms, bytes)) {
+  while (state_ != State::kClosed && !has_room(limits, bytes)) {
     const base::Time now = runtime_->clock->now();
-    if (now >= terms.deadline) return false;
+    if (now >= limits.deadline) return false;
     if (state_ == State::kConnected && may_receive()) {
-      receive_as_caller(lock, std::min(terms.deadline, now + std::chrono::milliseconds(100)),
+      receive_as_caller(lock, std::min(limits.deadline, now + std::chrono::milliseconds(100)),
                         nullptr);
       continue;
     }
     ++waiting_for_room_;
-    const base::Time until = std::min(terms.deadline, now + std::chrono::milliseconds(10));
+    const base::Time until = std::min(limits.deadline, now + std::chrono::milliseconds(10));
     room_.wait_for(lock, until - now);
     --waiting_for_room_;
   }

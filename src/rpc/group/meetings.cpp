@@ -45,7 +45,7 @@ Meetings::Set Meetings::complete(Set set) const {
   return set;
 }
 
-Meetings::Parts Meetings::meet(const GatheredPart& mine, Set given, Timeout timeout) {
+Meetings::Contributions Meetings::meet(const Contribution& mine, Set given, Timeout timeout) {
   const Set set = complete(std::move(given));
   uint64_t round;
   {
@@ -69,7 +69,7 @@ Meetings::Parts Meetings::meet(const GatheredPart& mine, Set given, Timeout time
 }
 
 // kMet or kPassed.
-Meetings::Outcome Meetings::meet_in_round(const GatheredPart& mine, const Set& set, uint64_t round,
+Meetings::Outcome Meetings::meet_in_round(const Contribution& mine, const Set& set, uint64_t round,
                                           Timeout timeout) {
   const auto lost = [&set](const std::string& why) {
     return Error(ErrorCode::kPeerLost, fmt::format("the meeting of [{}] cannot take place: {}",
@@ -131,11 +131,11 @@ void Meetings::with_table(const F& change) {
 }
 
 Future<Meetings::Outcome> Meetings::on_arrival(Set set, uint64_t round, const std::string& who,
-                                               GatheredPart part) {
+                                               Contribution contribution) {
   check(set, who);
   auto promise = std::make_shared<Promise<Outcome>>();
   Future<Outcome> future = promise->future();
-  MeetingTable<GatheredPart>::Guest guest{std::move(part), {}};
+  MeetingTable<Contribution>::Guest guest{std::move(contribution), {}};
   guest.answer = [this, promise](const Outcome& outcome) {
     answers_.push_back([promise, outcome] { promise->set_value(outcome); });
   };

@@ -24,7 +24,7 @@ namespace weft::rpc {
 class AgentCore;
 
 /// What a member brings, encoded.
-struct GatheredPart {
+struct Contribution {
   std::vector<uint8_t> bytes;
   std::vector<at::Tensor> tensors;
 };
@@ -32,17 +32,18 @@ struct GatheredPart {
 class Meetings {
  public:
   using Set = std::vector<std::string>;  // of names
-  using Parts = std::map<std::string, GatheredPart>;
-  using Outcome = MeetingOutcome<GatheredPart>;
+  using Contributions = std::map<std::string, Contribution>;
+  using Outcome = MeetingOutcome<Contribution>;
 
   explicit Meetings(AgentCore& agent);
 
   /// Meets the members of `set` (empty: all) and returns what each brought. Throws kTimeout naming
   /// those who did not come, kPeerLost naming one that is gone; either way it may be tried again.
-  Parts meet(const GatheredPart& mine, Set set, Timeout timeout);
+  Contributions meet(const Contribution& mine, Set set, Timeout timeout);
 
   // On the member that leads.
-  Future<Outcome> on_arrival(Set set, uint64_t round, const std::string& who, GatheredPart part);
+  Future<Outcome> on_arrival(Set set, uint64_t round, const std::string& who,
+                             Contribution contribution);
   std::vector<std::string> on_withdrawal(const Set& set, uint64_t round, const std::string& who);
 
   /// Gives up all meetings that this member leads. Those who wait learn it from their connections.
@@ -52,7 +53,7 @@ class Meetings {
  private:
   void check(const Set& set, const std::string& who) const;
   Set complete(Set set) const;
-  Outcome meet_in_round(const GatheredPart& mine, const Set& set, uint64_t round, Timeout timeout);
+  Outcome meet_in_round(const Contribution& mine, const Set& set, uint64_t round, Timeout timeout);
   std::string name_missing(const Set& set, uint64_t round, int leader);
   void sweep();
   void on_lost(const std::string& who, const std::string& why);
@@ -62,7 +63,7 @@ class Meetings {
   AgentCore& agent_;
   mutable std::mutex mutex_;
   bool stopped_ = false;
-  MeetingTable<GatheredPart> table_;
+  MeetingTable<Contribution> table_;
   MeetingRounds rounds_;
   std::vector<std::function<void()>> answers_;  // to be given once the lock is released
   std::shared_ptr<Alarm> alarm_;

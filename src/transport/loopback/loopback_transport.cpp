@@ -16,7 +16,7 @@
 
 #include <fmt/format.h>
 
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 #include "transport/socket_connection.h"
 #include "weft/error.h"
 #include "wire/frame.h"
@@ -51,7 +51,7 @@ struct LoopbackNetwork::State {
 // One end of a pair.
 class LoopbackConnection final : public SocketConnection {
  public:
-  LoopbackConnection(std::shared_ptr<LoopbackNetwork::State> network, Descriptor socket,
+  LoopbackConnection(std::shared_ptr<LoopbackNetwork::State> network, PrivateDescriptor socket,
                      FrameInFlight route)
       : SocketConnection(std::move(socket), route.to),
         network_(std::move(network)),
@@ -165,14 +165,14 @@ class LoopbackListener final : public Listener {
   }
 
   // Under the network's lock.
-  void offer(Descriptor socket, FrameInFlight route) {
+  void offer(PrivateDescriptor socket, FrameInFlight route) {
     waiting_.push_back({std::move(socket), std::move(route)});
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t ignored = write(ready_.get(), &one, sizeof one);
   }
 
   Accepted accept() override {
-    std::pair<Descriptor, FrameInFlight> next;
+    std::pair<PrivateDescriptor, FrameInFlight> next;
     {
       std::lock_guard lock(network_->mutex);
       if (waiting_.empty()) return {Accepted::Status::kNone};
@@ -192,8 +192,8 @@ class LoopbackListener final : public Listener {
  private:
   std::shared_ptr<LoopbackNetwork::State> network_;
   std::string address_;
-  Descriptor ready_;
-  std::deque<std::pair<Descriptor, FrameInFlight>> waiting_;
+  PrivateDescriptor ready_;
+  std::deque<std::pair<PrivateDescriptor, FrameInFlight>> waiting_;
 };
 
 class LoopbackTransport final : public Transport {
@@ -215,7 +215,7 @@ class LoopbackTransport final : public Transport {
 
   std::unique_ptr<Connection> connect(const std::string& address) override {
     int pair[2];
-    Descriptor ours;
+    PrivateDescriptor ours;
     FrameInFlight route;
     {
       std::lock_guard lock(network_->mutex);
@@ -226,12 +226,12 @@ class LoopbackTransport final : public Transport {
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
         throw Error(ErrorCode::kUnavailable, fmt::format("no socket pair: {}", strerror(errno)));
       }
-      ours = Descriptor(pair[0]);
+      ours = PrivateDescriptor(pair[0]);
       route = {"", address, network_->next_connection++, true, 0, 0};
       FrameInFlight back = route;
       std::swap(back.from, back.to);
       back.from_connector = false;
-      found->second->offer(Descriptor(pair[1]), std::move(back));
+      found->second->offer(PrivateDescriptor(pair[1]), std::move(back));
     }
     return std::make_unique<LoopbackConnection>(network_, std::move(ours), std::move(route));
   }

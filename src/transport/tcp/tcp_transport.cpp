@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 #include "transport/socket_connection.h"
 #include "transport/tcp/tcp_address.h"
 #include "weft/error.h"
@@ -37,8 +37,8 @@ void set_options(int socket) {
   throw Error(ErrorCode::kUnavailable, text);
 }
 
-Descriptor open_socket(const TcpAddress& address, const char* doing) {
-  Descriptor socket(
+PrivateDescriptor open_socket(const TcpAddress& address, const char* doing) {
+  PrivateDescriptor socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!socket) fail(doing, address.text());
   return socket;
@@ -46,7 +46,7 @@ Descriptor open_socket(const TcpAddress& address, const char* doing) {
 
 class TcpListener final : public Listener {
  public:
-  TcpListener(Descriptor socket, std::string address)
+  TcpListener(PrivateDescriptor socket, std::string address)
       : socket_(std::move(socket)), address_(std::move(address)) {}
 
   Accepted accept() override {
@@ -57,7 +57,7 @@ class TcpListener final : public Listener {
     if (fd >= 0) {
       set_options(fd);
       return {Accepted::Status::kConnection,
-              std::make_unique<SocketConnection>(Descriptor(fd), from.text())};
+              std::make_unique<SocketConnection>(PrivateDescriptor(fd), from.text())};
     }
     switch (errno) {
       case EMFILE:
@@ -75,7 +75,7 @@ class TcpListener final : public Listener {
   std::string address() const override { return address_; }
 
  private:
-  Descriptor socket_;
+  PrivateDescriptor socket_;
   std::string address_;
 };
 
@@ -83,7 +83,7 @@ class TcpTransport final : public Transport {
  public:
   std::unique_ptr<Listener> listen(const std::string& text) override {
     const TcpAddress wanted = TcpAddress::parse(text);
-    Descriptor socket = open_socket(wanted, "listen on");
+    PrivateDescriptor socket = open_socket(wanted, "listen on");
     const int on = 1;
     setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(socket.get(), wanted.get(), wanted.size) != 0 ||
@@ -98,7 +98,7 @@ class TcpTransport final : public Transport {
 
   std::unique_ptr<Connection> connect(const std::string& text) override {
     const TcpAddress to = TcpAddress::parse(text);
-    Descriptor socket = open_socket(to, "connect to");
+    PrivateDescriptor socket = open_socket(to, "connect to");
     set_options(socket.get());
     if (::connect(socket.get(), to.get(), to.size) != 0 && errno != EINPROGRESS) {
       fail("connect to", text);

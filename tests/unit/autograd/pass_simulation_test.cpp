@@ -1,5 +1,5 @@
 // The backward pass under loss of connections, death, and late or repeated gradients: the real
-// course and the real parts of two to five workers, driven by one random number generator.
+// progress and the real parts of two to five workers, driven by one random number generator.
 //
 // A pass ends, with the gradients of a local run on every worker or given up; never anything else.
 // WEFT_PASS_SEEDS says how many seeds, WEFT_PASS_SEED runs a single one.
@@ -19,8 +19,8 @@
 
 #include "autograd/dispatch.h"
 #include "autograd/leaves.h"
-#include "autograd/pass_course.h"
-#include "autograd/pass_part.h"
+#include "autograd/local_pass.h"
+#include "autograd/pass_progress.h"
 #include "support/sanitizers.h"
 #include "weft/error.h"
 
@@ -50,7 +50,7 @@ struct Message {
 struct Worker {
   Worker() : part(kContext, tape) {}
   Tape tape;
-  PassPart part;
+  LocalPass part;
   Dispatch dispatch;
   Leaves gradients;
   bool alive = true;
@@ -76,7 +76,7 @@ class World {
     if (fault_ != Fault::kNone) fault_at_ = pick(60);
     for (uint64_t pass = 1; pass <= passes && !given_up_; ++pass) {
       lead(pass, pass < passes);
-      if (!given_up_ && !course_->finished()) {
+      if (!given_up_ && !progress_->finished()) {
         return "hangs in pass " + std::to_string(pass) + ", unfinished: " + unfinished();
       }
       if (!given_up_) root_.local.backward({}, /*retain_graph=*/true);
@@ -146,12 +146,12 @@ class World {
     const c10::AutoGradMode off(false);
     pass_ = pass;
     retain_graph_ = retain_graph;
-    course_.emplace(std::set<int>{kLeader});
-    carry_out(course_->begin({at(kLeader).part.ask_roots(pass, {root_.spread})}));
-    while (!given_up_ && !course_->finished() && step()) ++steps_;
+    progress_.emplace(std::set<int>{kLeader});
+    carry_out(progress_->begin({at(kLeader).part.ask_roots(pass, {root_.spread})}));
+    while (!given_up_ && !progress_->finished() && step()) ++steps_;
   }
 
-  void carry_out(const PassCourse::Orders& orders) {
+  void carry_out(const PassProgress::Orders& orders) {
     for (const auto& [rank, messages] : orders.ask) {
       post({Message::Kind::kAsk, kLeader, rank, messages});
       if (mutation_.run_before_answers) order(rank);
@@ -238,7 +238,7 @@ class World {
     after(rank);
   }
 
-  void send_all(int rank, std::vector<PassPart::Outgoing> all) {
+  void send_all(int rank, std::vector<LocalPass::Outgoing> all) {
     for (auto& each : all) {
       post({Message::Kind::kGradients, rank, each.to, {}, {}, {std::move(each.returned)}});
     }
@@ -281,7 +281,7 @@ class World {
         return post(std::move(answer));
       }
       case Message::Kind::kAnswer:
-        return carry_out(course_->on_answer(message.reached));
+        return carry_out(progress_->on_answer(message.reached));
       case Message::Kind::kRun:
         begin(message.to);
         for (auto& each : message.gradients) {
@@ -293,7 +293,7 @@ class World {
           worker.part.on_gradients(message.from, std::move(each));
         }
         worker.dispatch.on_finished(message.from);
-        return course_->on_finished(message.from);
+        return progress_->on_finished(message.from);
       case Message::Kind::kGradients: {
         const uint64_t pass = message.gradients[0].pass.number;
         worker.part.on_gradients(message.from, std::move(message.gradients[0]));
@@ -329,12 +329,12 @@ class World {
     in_flight_ = std::move(rest);
     for (const Message& message : std::exchange(lost_, {})) lose_call(message);
     // So it does of calls that have arrived and are not answered.
-    if (fault_ == Fault::kDeath && course_->unfinished().contains(victim))
+    if (fault_ == Fault::kDeath && progress_->unfinished().contains(victim))
       give_up("an order failed");
     if (fault_ == Fault::kBrokenConnection) {
       if (other != victim) broken_.insert(pair(victim, other));
       if (pair(victim, other).first == kLeader && other != victim &&
-          course_->unfinished().contains(pair(victim, other).second)) {
+          progress_->unfinished().contains(pair(victim, other).second)) {
         give_up("an order's connection broke");
       }
     }
@@ -367,7 +367,7 @@ class World {
 
   std::string unfinished() {
     std::string ranks;
-    for (const int rank : course_->unfinished()) ranks += std::to_string(rank) + " ";
+    for (const int rank : progress_->unfinished()) ranks += std::to_string(rank) + " ";
     return ranks;
   }
 
@@ -377,7 +377,7 @@ class World {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Value> leaves_;
   Value root_;
-  std::optional<PassCourse> course_;
+  std::optional<PassProgress> progress_;
   uint64_t pass_ = 0;
   bool retain_graph_ = false;
   std::set<int> unordered_;  // by the leader, while it is at its own part

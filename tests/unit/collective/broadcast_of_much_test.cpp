@@ -14,12 +14,12 @@
 namespace weft::broadcast_of_much_test {
 namespace {
 
-using collective::broadcast_course;
+using collective::broadcast_algorithm;
 using collective::Channel;
 using collective::Kind;
 using collective::Outcome;
+using collective::signature_of;
 using collective::Tensors;
-using collective::terms_of;
 using collective::test::Packet;
 using collective::test::World;
 using testing::HasSubstr;
@@ -41,22 +41,22 @@ class BroadcastOfMuch : public testing::TestWithParam<int> {
   Future<Outcome> begin(int rank, const at::Tensor& tensor) { return begin(rank, tensor, root()); }
   Future<Outcome> begin(int rank, const at::Tensor& tensor, int from) {
     Channel& channel = world[static_cast<size_t>(rank)];
-    return channel.start(terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, from),
+    return channel.start(signature_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, from),
                          channel.everybody(),
-                         broadcast_course(channel.place_in(channel.everybody()), {tensor},
-                                          static_cast<size_t>(from)));
+                         broadcast_algorithm(channel.place_in(channel.everybody()), {tensor},
+                                             static_cast<size_t>(from)));
   }
   std::vector<int> others() const {
     std::vector<int> ranks{0, 1, 2};
     std::erase(ranks, root());
     return ranks;
   }
-  /// Runs until nothing moves. Says how many parts with tensors went from the root to `rank`.
+  /// Runs until nothing moves. Says how many chunks with tensors went from the root to `rank`.
   size_t run_and_count_to(int rank) {
     size_t count = 0;
     while (!world.quiet()) {
       const auto has_tensors = [&](const Packet& packet) {
-        return packet.to == rank && !packet.part.tensors.empty();
+        return packet.to == rank && !packet.chunk.tensors.empty();
       };
       const auto before = std::count_if(world.packets.begin(), world.packets.end(), has_tensors);
       world.step();
@@ -180,10 +180,10 @@ TEST(BroadcastOfMuchCourse, WhatTheRootSendsHasToFit) {
        {Tensors{}, Tensors{at::ones({kMebi - 1})}, Tensors{at::Tensor()},
         Tensors{at::ones({kMebi}), at::ones({1})}, Tensors{at::ones({kMebi}, at::kLong)},
         Tensors{at::ones({kMebi / 2, 2})}}) {
-    const auto course = broadcast_course({1, 2}, {at::ones({kMebi})}, 0);
-    course->begin();
-    course->go_on(0, {{}, {}});
-    EXPECT_THROW(course->go_on(1, {wrong, {}}), Error);
+    const auto algorithm = broadcast_algorithm({1, 2}, {at::ones({kMebi})}, 0);
+    algorithm->begin();
+    algorithm->go_on(0, {{}, {}});
+    EXPECT_THROW(algorithm->go_on(1, {wrong, {}}), Error);
   }
 }
 

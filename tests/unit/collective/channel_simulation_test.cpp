@@ -34,7 +34,7 @@ struct Plan {
 Plan random_plan(World& world) {
   Plan plan;
   plan.kind = static_cast<Kind>(world.pick(5));
-  // Copied when sent; sent as it is; and too much for whoever brings the last part.
+  // Copied when sent; sent as it is; and too much for whoever brings the last chunk.
   plan.elements = std::vector<int64_t>{0, 1, 7, 300, 9000, 20'001}[world.pick(6)];
   plan.type = world.one_in(2) ? at::kFloat : at::kLong;
   plan.root = static_cast<int>(world.pick(world.size()));
@@ -71,7 +71,8 @@ class Begun {
         round_(round),
         place_(channel.place_in(ranks)),
         tensors_(tensors(channel.rank())),
-        outcome_(channel.start(terms_of(plan.kind, tensors_, plan.op, root()), ranks, course())) {}
+        outcome_(channel.start(signature_of(plan.kind, tensors_, plan.op, root()), ranks,
+                               algorithm())) {}
 
   bool ready() const { return outcome_.ready(); }
   std::optional<Error> error() const { return outcome_.error(); }
@@ -80,16 +81,16 @@ class Begun {
     ASSERT_FALSE(outcome_.error()) << outcome_.error()->message();
     const Outcome outcome = outcome_.wait();
     if (plan_.kind == Kind::kAllReduce) {
-      const at::Tensor& sum = outcome.parts.empty() ? tensors_[0] : outcome.parts[0].at(0);
+      const at::Tensor& sum = outcome.chunks.empty() ? tensors_[0] : outcome.chunks[0].at(0);
       EXPECT_TRUE(at::equal(sum, reduced(plan_, ranks_, round_)));
     } else if (plan_.kind == Kind::kBroadcast) {
       EXPECT_TRUE(at::equal(tensors_[0], given(plan_, plan_.root, round_)));
     } else if (plan_.kind == Kind::kAllGather) {
       for (size_t i = 0; i < ranks_.size(); ++i) {
-        EXPECT_TRUE(at::equal(outcome.parts.at(i).at(0), given(plan_, ranks_[i], round_)));
+        EXPECT_TRUE(at::equal(outcome.chunks.at(i).at(0), given(plan_, ranks_[i], round_)));
       }
     } else if (plan_.kind == Kind::kReduceScatter) {
-      EXPECT_TRUE(at::equal(outcome.parts.at(0).at(0),
+      EXPECT_TRUE(at::equal(outcome.chunks.at(0).at(0),
                             reduced(plan_, ranks_, round_, static_cast<int64_t>(place_.own))));
     }
     for (at::Tensor& tensor : tensors_) tensor.fill_(-1);
@@ -106,19 +107,19 @@ class Begun {
     }
     return all;
   }
-  std::unique_ptr<Course> course() const {
+  std::unique_ptr<Algorithm> algorithm() const {
     const Folding folding{plan_.op};
     switch (plan_.kind) {
       case Kind::kAllReduce:
-        return all_reduce_course(place_, tensors_, folding);
+        return all_reduce_algorithm(place_, tensors_, folding);
       case Kind::kBroadcast:
-        return broadcast_course(place_, tensors_, static_cast<size_t>(plan_.root));
+        return broadcast_algorithm(place_, tensors_, static_cast<size_t>(plan_.root));
       case Kind::kAllGather:
-        return all_gather_course(place_, tensors_);
+        return all_gather_algorithm(place_, tensors_);
       case Kind::kReduceScatter:
-        return reduce_scatter_course(place_, tensors_, folding);
+        return reduce_scatter_algorithm(place_, tensors_, folding);
       default:
-        return barrier_course(place_);
+        return barrier_algorithm(place_);
     }
   }
 
@@ -298,7 +299,7 @@ TEST_F(ChannelSimulation, AFailureReachesEverybodyWhenever) {
     run();
 
     expect_all_ended(ErrorCode::kPeerLost, {"m9 was lost"});
-    for (const auto& channel : world->channels) EXPECT_THROW(channel->call_roll(), Error);
+    for (const auto& channel : world->channels) EXPECT_THROW(channel->agree_on_members(), Error);
     for (const Member& each : members) {
       EXPECT_TRUE(each.is_done() || each.ended->message() == "m9 was lost");
     }
@@ -307,7 +308,7 @@ TEST_F(ChannelSimulation, AFailureReachesEverybodyWhenever) {
 
 // --- joining ---------------------------------------------------------------------------------
 
-// In each epoch some number of steps: a roll call, then a sum over those who are present.
+// In each epoch some number of steps: a membership round, then a sum over those who are present.
 class Joiner {
  public:
   Joiner(Channel& channel, std::vector<std::vector<size_t>> steps)
@@ -324,24 +325,24 @@ class Joiner {
       if (last_->ready()) on_all_departed();
     } else if (sum_) {
       if (sum_->ready()) on_sum();
-    } else if (roll_) {
-      if (roll_->ready()) on_roll();
+    } else if (membership_) {
+      if (membership_->ready()) on_membership();
     } else if (step_ == own_steps()) {
       last_ = channel_.depart();
     } else {
-      roll_ = channel_.call_roll();
+      membership_ = channel_.agree_on_members();
     }
   }
 
  private:
   size_t own_steps() const { return steps_[epoch_][static_cast<size_t>(channel_.rank())]; }
-  void on_roll() {
+  void on_membership() {
     std::vector<int> expected;
     for (size_t i = 0; i < steps_[epoch_].size(); ++i) {
       if (steps_[epoch_][i] > step_) expected.push_back(static_cast<int>(i));
     }
-    EXPECT_EQ(roll_->wait().present, expected) << state();
-    roll_.reset();
+    EXPECT_EQ(membership_->wait().present, expected) << state();
+    membership_.reset();
     const Plan plan{Kind::kAllReduce, int64_t{step_ % 2 == 0 ? 3 : 18'000}};
     sum_ = std::make_unique<Begun>(channel_, plan, expected, static_cast<int64_t>(step_));
   }
@@ -361,7 +362,7 @@ class Joiner {
   Channel& channel_;
   const std::vector<std::vector<size_t>> steps_;
   size_t epoch_ = 0, step_ = 0;
-  std::optional<Future<Outcome>> roll_;
+  std::optional<Future<Outcome>> membership_;
   std::unique_ptr<Begun> sum_;
   std::optional<Future<int>> last_;
 };

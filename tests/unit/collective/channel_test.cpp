@@ -1,4 +1,4 @@
-// What a channel does with parts that come early, late, twice or from nowhere.
+// What a channel does with chunks that come early, late, twice or from nowhere.
 // SPDX-License-Identifier: BSD-3-Clause
 #include "collective/channels/channel.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr uint64_t kFarewells = uint64_t{1} << 63;
+constexpr uint64_t kDepartures = uint64_t{1} << 63;
 
 class ChannelTest : public testing::Test {
  protected:
@@ -28,37 +28,37 @@ class ChannelTest : public testing::Test {
 
   Future<Outcome> barrier(size_t rank) {
     Channel& channel = world[rank];
-    return channel.start(terms_of(Kind::kBarrier, {}), channel.everybody(),
-                         barrier_course(channel.place_in(channel.everybody())));
+    return channel.start(signature_of(Kind::kBarrier, {}), channel.everybody(),
+                         barrier_algorithm(channel.place_in(channel.everybody())));
   }
   Future<Outcome> reduce(size_t rank, const at::Tensor& tensor) {
     Channel& channel = world[rank];
     return channel.start(
-        terms_of(Kind::kAllReduce, {tensor}), channel.everybody(),
-        all_reduce_course(channel.place_in(channel.everybody()), {tensor}, Folding{}));
+        signature_of(Kind::kAllReduce, {tensor}), channel.everybody(),
+        all_reduce_algorithm(channel.place_in(channel.everybody()), {tensor}, Folding{}));
   }
   Future<Outcome> broadcast_first(size_t rank, const at::Tensor& tensor) {
     Channel& channel = world[rank];
-    return channel.start(terms_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, 0),
-                         channel.everybody(), broadcast_course({rank, 2}, {tensor}, 0));
+    return channel.start(signature_of(Kind::kBroadcast, {tensor}, ReduceOp::kSum, 0),
+                         channel.everybody(), broadcast_algorithm({rank, 2}, {tensor}, 0));
   }
   /// Both have begun, and the first one's tensor, which is much, is on its way, as the only packet.
   Future<Outcome> send_much(const at::Tensor& tensor, const at::Tensor& received) {
     const auto sent = broadcast_first(0, tensor);
     broadcast_first(1, received);
-    const auto is_first_phase = [](const Packet& packet) { return packet.part.phase == 0; };
+    const auto is_first_phase = [](const Packet& packet) { return packet.chunk.phase == 0; };
     while (!std::all_of(world.packets.begin(), world.packets.end(), std::not_fn(is_first_phase)) ||
            world.packets.empty()) {
       world.step();
     }
     return sent;
   }
-  static Part part(Kind kind, uint64_t number, uint64_t epoch = 0) {
-    Part part;
-    part.epoch = epoch;
-    part.number = number;
-    part.terms = Terms{.kind = static_cast<uint8_t>(kind)};
-    return part;
+  static Chunk chunk(Kind kind, uint64_t number, uint64_t epoch = 0) {
+    Chunk chunk;
+    chunk.epoch = epoch;
+    chunk.number = number;
+    chunk.signature = Signature{.kind = static_cast<uint8_t>(kind)};
+    return chunk;
   }
   /// What channel 0 has failed with, once it got what is on its way.
   ErrorCode failure() {
@@ -71,8 +71,8 @@ class ChannelTest : public testing::Test {
 
 TEST_F(ChannelTest, IsWatchedFromTheStartAlsoIfItSendsNothing) {
   Channel& channel = world[1];
-  channel.start(terms_of(Kind::kBroadcast, {at::ones({1})}, ReduceOp::kSum, 0), channel.everybody(),
-                broadcast_course({1, 2}, {at::ones({1})}, 0));
+  channel.start(signature_of(Kind::kBroadcast, {at::ones({1})}, ReduceOp::kSum, 0),
+                channel.everybody(), broadcast_algorithm({1, 2}, {at::ones({1})}, 0));
 
   EXPECT_TRUE(world.packets.empty());
   EXPECT_EQ(world.watched, 1u);
@@ -127,28 +127,28 @@ TEST_F(ChannelTest, DisagreementAboutWhatIsOverIsNoticed) {
     world.run();
   }
 
-  world[0].on_part(1, part(Kind::kBarrier, 2));  // sent again
+  world[0].on_chunk(1, chunk(Kind::kBarrier, 2));  // sent again
   EXPECT_EQ(failure(), ErrorCode{});
-  world[0].on_part(1, part(Kind::kAllGather, 2));
+  world[0].on_chunk(1, chunk(Kind::kAllGather, 2));
   EXPECT_EQ(failure(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(world[1].failure()->message(), HasSubstr("m0 calls barrier, m1 calls all_gather"));
 }
 
 TEST_F(ChannelTest, PartsThatNobodySendsAreRefused) {
-  const std::pair<int, Part> impossible[] = {
-      {0, part(Kind::kBarrier, 0)},                 // from itself
-      {2, part(Kind::kBarrier, 0)},                 // from nobody
-      {-1, part(Kind::kBarrier, 0)},                //
-      {1, part(Kind::kBarrier, 0, 2)},              // two epochs ahead
-      {1, part(Kind::kFarewell, 0)},                // with a number of another kind
-      {1, part(Kind::kBarrier, kFarewells)},        //
-      {1, part(Kind::kFarewell, kFarewells + 1)},   // of another epoch
-      {1, part(Kind::kFarewell, kFarewells, 1)},    //
-      {1, part(Kind::kFarewell, ~uint64_t{0}, 1)},  //
+  const std::pair<int, Chunk> impossible[] = {
+      {0, chunk(Kind::kBarrier, 0)},                  // from itself
+      {2, chunk(Kind::kBarrier, 0)},                  // from nobody
+      {-1, chunk(Kind::kBarrier, 0)},                 //
+      {1, chunk(Kind::kBarrier, 0, 2)},               // two epochs ahead
+      {1, chunk(Kind::kDeparture, 0)},                // with a number of another kind
+      {1, chunk(Kind::kBarrier, kDepartures)},        //
+      {1, chunk(Kind::kDeparture, kDepartures + 1)},  // of another epoch
+      {1, chunk(Kind::kDeparture, kDepartures, 1)},   //
+      {1, chunk(Kind::kDeparture, ~uint64_t{0}, 1)},  //
   };
   for (const auto& [from, wrong] : impossible) {
     World alone(2);
-    alone[0].on_part(from, wrong);
+    alone[0].on_chunk(from, wrong);
     ASSERT_TRUE(alone[0].failure()) << from << " " << wrong.number << " " << wrong.epoch;
     EXPECT_EQ(alone[0].failure()->code(), ErrorCode::kBadMessage);
   }
@@ -157,15 +157,15 @@ TEST_F(ChannelTest, PartsThatNobodySendsAreRefused) {
 TEST_F(ChannelTest, APhaseThatThereIsNotIsRefused) {
   for (const bool is_early : {false, true}) {
     World alone(2);
-    Part wrong = part(Kind::kBarrier, 0);
+    Chunk wrong = chunk(Kind::kBarrier, 0);
     wrong.phase = 9;
-    if (is_early) alone[0].on_part(1, wrong);
+    if (is_early) alone[0].on_chunk(1, wrong);
     try {
-      alone[0].start(terms_of(Kind::kBarrier, {}), {0, 1}, barrier_course({0, 2}));
+      alone[0].start(signature_of(Kind::kBarrier, {}), {0, 1}, barrier_algorithm({0, 2}));
     } catch (const Error&) {
       EXPECT_TRUE(is_early);
     }
-    if (!is_early) alone[0].on_part(1, wrong);
+    if (!is_early) alone[0].on_chunk(1, wrong);
     EXPECT_TRUE(alone[0].failure());
   }
 }
@@ -173,10 +173,10 @@ TEST_F(ChannelTest, APhaseThatThereIsNotIsRefused) {
 TEST_F(ChannelTest, PartsThatDoNotFitEndTheOperation) {
   const at::Tensor tensor = at::ones({3});
   const auto sum = reduce(0, tensor);
-  Part wrong = part(Kind::kAllReduce, 0);
-  wrong.terms = terms_of(Kind::kAllReduce, {tensor});
+  Chunk wrong = chunk(Kind::kAllReduce, 0);
+  wrong.signature = signature_of(Kind::kAllReduce, {tensor});
   wrong.tensors = {at::ones({4})};
-  world[0].on_part(1, wrong);
+  world[0].on_chunk(1, wrong);
 
   ASSERT_TRUE(sum.ready());
   EXPECT_EQ(sum.error()->code(), ErrorCode::kBadMessage);
@@ -185,11 +185,11 @@ TEST_F(ChannelTest, PartsThatDoNotFitEndTheOperation) {
 
 TEST_F(ChannelTest, AMemberMayBeAheadButNotForEver) {
   for (uint64_t number = 0; number < 4096; ++number) {
-    world[0].on_part(1, part(Kind::kBarrier, number));
+    world[0].on_chunk(1, chunk(Kind::kBarrier, number));
   }
   EXPECT_EQ(failure(), ErrorCode{});
 
-  world[0].on_part(1, part(Kind::kBarrier, 4096));
+  world[0].on_chunk(1, chunk(Kind::kBarrier, 4096));
   EXPECT_EQ(failure(), ErrorCode::kLimitExceeded);
   EXPECT_THAT(world[0].failure()->message(), HasSubstr("m1 is too far ahead of m0"));
 }
@@ -201,7 +201,7 @@ TEST_F(ChannelTest, IsNotOverBeforeAllHaveWhatItSent) {
   const auto sent = send_much(tensor, received);
 
   EXPECT_FALSE(sent.ready());
-  EXPECT_EQ(world.packets.at(0).part.tensors.at(0).data_ptr(), tensor.data_ptr()) << "no copy";
+  EXPECT_EQ(world.packets.at(0).chunk.tensors.at(0).data_ptr(), tensor.data_ptr()) << "no copy";
   world.deliver(0);
   EXPECT_FALSE(sent.ready());
   world.run();
@@ -249,15 +249,15 @@ TEST_F(ChannelTest, AnOperationThatNeedsWhoHasJoinedFails) {
   EXPECT_TRUE(last.error());
 }
 
-// Roll calls come to a member that then departs and never answers them.
+// Membership rounds come to a member that then departs and never answers them.
 TEST_F(ChannelTest, ManyEpochsLeaveNothingBehind) {
   for (int epoch = 0; epoch < 5000; ++epoch) {
-    const auto roll = world[0].call_roll();
+    const auto membership = world[0].agree_on_members();
     world.run();
     const auto first = world[1].depart();
     world.run();
-    ASSERT_TRUE(roll.ready());
-    const Outcome outcome = roll.wait();
+    ASSERT_TRUE(membership.ready());
+    const Outcome outcome = membership.wait();
     ASSERT_EQ(outcome.present, std::vector<int>{0});
     const auto last = world[0].depart();
     world.run();
@@ -267,14 +267,14 @@ TEST_F(ChannelTest, ManyEpochsLeaveNothingBehind) {
 }
 
 // Said again after the others have begun anew.
-TEST_F(ChannelTest, AFarewellThatComesAgainDoesNoHarm) {
+TEST_F(ChannelTest, ADepartureThatComesAgainDoesNoHarm) {
   for (uint64_t epoch = 0; epoch < 3; ++epoch) {
     const auto first = world[0].depart();
     const auto second = world[1].depart();
     world.run();
     ASSERT_TRUE(first.ready() && second.ready());
     for (uint64_t old = 0; old <= epoch; ++old) {
-      world[0].on_part(1, part(Kind::kFarewell, kFarewells + old, old));
+      world[0].on_chunk(1, chunk(Kind::kDeparture, kDepartures + old, old));
     }
     const auto met = barrier(0);
     barrier(1);

@@ -17,11 +17,11 @@ namespace weft::collective::test {
 
 inline constexpr auto kTimeout = std::chrono::seconds(30);
 
-/// What was sent, on its way. The tensors are those of the sender: what they are when the part is
+/// What was sent, on its way. The tensors are those of the sender: what they are when the chunk is
 /// delivered is what the receiver gets.
 struct Packet {
   int from = 0, to = 0;
-  Part part;
+  Chunk chunk;
   std::function<void()> arrived;
 };
 
@@ -60,8 +60,8 @@ class World {
 
   void deliver(size_t index) {
     Packet packet = take(packets, index);
-    Part part = packet.part;
-    for (at::Tensor& tensor : part.tensors) tensor = tensor.clone();
+    Chunk chunk = packet.chunk;
+    for (at::Tensor& tensor : chunk.tensors) tensor = tensor.clone();
     const int from = packet.from;
     const auto to = static_cast<size_t>(packet.to);
     // Its answer may be lost: then it is sent again, until one is heard.
@@ -71,7 +71,7 @@ class World {
       tasks.push_back(std::move(packet.arrived));
     }
     packet = {};
-    channels[to]->on_part(from, std::move(part));
+    channels[to]->on_chunk(from, std::move(chunk));
   }
 
   base::ManualClock clock;
@@ -88,9 +88,9 @@ class World {
    public:
     Fake(World& world, int rank) : world_(world), rank_(rank) {}
     base::Time now() const override { return world_.clock.now(); }
-    void send(int to, const Part& part, std::function<void()> arrived) override {
+    void send(int to, const Chunk& chunk, std::function<void()> arrived) override {
       world_.on_send();
-      world_.packets.push_back({rank_, to, part, std::move(arrived)});
+      world_.packets.push_back({rank_, to, chunk, std::move(arrived)});
     }
     void later(std::function<void()> task) override { world_.tasks.push_back(std::move(task)); }
     void tell_failed(const Error& error) override {

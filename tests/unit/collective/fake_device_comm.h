@@ -42,7 +42,7 @@ class Fabric : public std::enable_shared_from_this<Fabric> {
  public:
   struct Member {
     // What the test wants, before the comm is used. Operations count from zero.
-    std::string card = "a card";
+    std::string identity = "a identity";
     bool fits = true;
     size_t polls = 3;  // so often at least it is not over
     std::function<void(const std::string&)> on_meeting = [](const std::string&) {};  // at a step
@@ -70,9 +70,9 @@ class Fabric : public std::enable_shared_from_this<Fabric> {
 
  private:
   friend class FakeComm;
-  using Works = std::map<size_t, DeviceWork>;  // by place
+  using Works = std::map<size_t, DeviceOperation>;  // by place
 
-  void bring(size_t number, size_t place, DeviceWork work) {
+  void bring(size_t number, size_t place, DeviceOperation work) {
     const std::lock_guard lock(mutex_);
     brought_[number].emplace(place, std::move(work));
   }
@@ -95,13 +95,14 @@ class FakeComm final : public DeviceComm {
   }
   ~FakeComm() override { --member_.alive; }
 
-  std::string card() override {
-    member_.on_meeting("card");
-    return member_.card;
+  std::string identity() override {
+    member_.on_meeting("identity");
+    return member_.identity;
   }
-  bool fits(const std::vector<std::string>& cards) const override {
-    EXPECT_EQ(cards.size(), fabric_->members.size());
-    for (size_t i = 0; i < cards.size(); ++i) EXPECT_EQ(cards[i], fabric_->members[i].card);
+  bool fits(const std::vector<std::string>& identities) const override {
+    EXPECT_EQ(identities.size(), fabric_->members.size());
+    for (size_t i = 0; i < identities.size(); ++i)
+      EXPECT_EQ(identities[i], fabric_->members[i].identity);
     member_.on_meeting("fits");
     return member_.fits;
   }
@@ -122,14 +123,14 @@ class FakeComm final : public DeviceComm {
     member_.connecting = true;
   }
 
-  void begin(const DeviceWork& work) override {
+  void begin(const DeviceOperation& work) override {
     start_something();
     number_ = member_.begun++;
     member_.on_begin(*number_);
     member_.order.push_back(description(work));
     work_ = work;
     // The device reads from now on.
-    DeviceWork snapshot = work;
+    DeviceOperation snapshot = work;
     for (size_t i = 0; i < work.tensors.size(); ++i) {
       const bool is_read = work.kind != Kind::kAllGather || i == place_;
       if (is_read) snapshot.tensors[i] = work.tensors[i].clone();
@@ -172,7 +173,7 @@ class FakeComm final : public DeviceComm {
     if (thread_ == std::thread::id()) thread_ = std::this_thread::get_id();
     EXPECT_EQ(thread_, std::this_thread::get_id()) << "it is used by one thread";
   }
-  static std::string description(const DeviceWork& work) {
+  static std::string description(const DeviceOperation& work) {
     std::string text = std::to_string(static_cast<int>(work.kind)) + ":";
     for (const at::Tensor& each : work.tensors) text += " " + std::to_string(each.numel());
     return text;
@@ -221,7 +222,7 @@ class FakeComm final : public DeviceComm {
   size_t polls_ = 0;
   std::chrono::steady_clock::time_point since_;
   std::optional<size_t> number_;  // none: it connects
-  DeviceWork work_;
+  DeviceOperation work_;
 };
 
 inline std::unique_ptr<DeviceComm> Fabric::comm(int rank) {

@@ -27,12 +27,12 @@ using testing::Throws;
 
 auto is_bad_message() { return Throws<Error>(Property(&Error::code, ErrorCode::kBadMessage)); }
 
-// What the member at `own` makes of these parts, one tensor each.
+// What the member at `own` makes of these chunks, one tensor each.
 at::Tensor folded(const Folding& folding, const std::vector<at::Tensor>& values, size_t own) {
-  std::vector<Tensors> parts;
-  for (const at::Tensor& value : values) parts.push_back({value.clone()});
-  Tensors into = parts[own];
-  fold(folding, into, parts, own);
+  std::vector<Tensors> chunks;
+  for (const at::Tensor& value : values) chunks.push_back({value.clone()});
+  Tensors into = chunks[own];
+  fold(folding, into, chunks, own);
   return into[0];
 }
 
@@ -89,11 +89,11 @@ TEST(Fold, OfOneMemberIsWhatItHas) {
 }
 
 TEST(Fold, OfSeveralTensorsOneOfThemEmpty) {
-  std::vector<Tensors> parts{{at::ones({2}), at::empty({0}), at::ones({1})},
-                             {at::ones({2}), at::empty({0}), at::ones({1})}};
-  Tensors into = parts[1];
+  std::vector<Tensors> chunks{{at::ones({2}), at::empty({0}), at::ones({1})},
+                              {at::ones({2}), at::empty({0}), at::ones({1})}};
+  Tensors into = chunks[1];
 
-  fold({ReduceOp::kSum, 0.25}, into, parts, 1);
+  fold({ReduceOp::kSum, 0.25}, into, chunks, 1);
 
   EXPECT_TRUE(at::equal(into[0], at::full({2}, 0.5)));
   EXPECT_EQ(into[1].numel(), 0);
@@ -170,13 +170,13 @@ TEST(CheckLike, RefusesWhatDoesNotFit) {
   }
 }
 
-TEST(Terms, RefuseWhatCannotBeReduced) {
+TEST(Signature, RefuseWhatCannotBeReduced) {
   const auto is_refused = [](const std::string& why) {
     return Throws<Error>(testing::AllOf(Property(&Error::code, ErrorCode::kInvalidArgument),
                                         Property(&Error::message, HasSubstr(why))));
   };
   const auto of = [](const Tensors& tensors, ReduceOp op) {
-    return [=] { terms_of(Kind::kAllReduce, tensors, op); };
+    return [=] { signature_of(Kind::kAllReduce, tensors, op); };
   };
   EXPECT_THAT(of({at::Tensor()}, ReduceOp::kSum), is_refused("undefined"));
   EXPECT_THAT(of({at::ones({2}).to_sparse()}, ReduceOp::kSum), is_refused("Sparse"));
@@ -185,28 +185,29 @@ TEST(Terms, RefuseWhatCannotBeReduced) {
   EXPECT_THAT(of({at::ones({2}, at::kComplexFloat)}, ReduceOp::kMax), is_refused("order"));
   EXPECT_THAT(of({at::ones({2}), at::ones({2}, at::kDouble)}, ReduceOp::kSum),
               is_refused("Double and of Float"));
-  EXPECT_NO_THROW(terms_of(Kind::kAllGather, {at::ones({2}).to_sparse()}));
+  EXPECT_NO_THROW(signature_of(Kind::kAllGather, {at::ones({2}).to_sparse()}));
 }
 
 // Members may run different versions of libtorch, whose own numbers differ from these.
-TEST(Terms, CarryTheTypesNumberOnTheWire) {
+TEST(Signature, CarryTheTypesNumberOnTheWire) {
   for (const auto type : {at::kByte, at::kLong, at::kHalf, at::kFloat, at::kBool, at::kBFloat16}) {
-    const Terms terms = terms_of(Kind::kAllReduce, {at::ones({2}).to(type)});
+    const Signature signature = signature_of(Kind::kAllReduce, {at::ones({2}).to(type)});
 
-    EXPECT_EQ(terms.type, *wire::dtype_to_wire(type)) << type;
-    EXPECT_NE(terms.type, static_cast<uint8_t>(type)) << type;
-    EXPECT_THAT(describe(terms), testing::EndsWith(c10::toString(type)));
+    EXPECT_EQ(signature.type, *wire::dtype_to_wire(type)) << type;
+    EXPECT_NE(signature.type, static_cast<uint8_t>(type)) << type;
+    EXPECT_THAT(describe(signature), testing::EndsWith(c10::toString(type)));
   }
-  EXPECT_THAT([] { terms_of(Kind::kBroadcast, {at::empty({2}, at::kQInt8)}); },
+  EXPECT_THAT([] { signature_of(Kind::kBroadcast, {at::empty({2}, at::kQInt8)}); },
               Throws<Error>(Property(&Error::message, HasSubstr("QInt8"))));
 }
 
-TEST(Terms, DescribeThemselves) {
-  EXPECT_EQ(describe(terms_of(Kind::kAllReduce, {at::ones({2}), at::ones({3})}, ReduceOp::kMin)),
-            "all_reduce (min) of 2 tensors with 5 elements of Float");
-  EXPECT_EQ(describe(terms_of(Kind::kBroadcast, {at::ones({2})}, ReduceOp::kSum, 3)),
+TEST(Signature, DescribeThemselves) {
+  EXPECT_EQ(
+      describe(signature_of(Kind::kAllReduce, {at::ones({2}), at::ones({3})}, ReduceOp::kMin)),
+      "all_reduce (min) of 2 tensors with 5 elements of Float");
+  EXPECT_EQ(describe(signature_of(Kind::kBroadcast, {at::ones({2})}, ReduceOp::kSum, 3)),
             "broadcast from rank 3 of 1 tensor with 2 elements of Float");
-  EXPECT_EQ(describe(terms_of(Kind::kBarrier, {})), "barrier");
+  EXPECT_EQ(describe(signature_of(Kind::kBarrier, {})), "barrier");
   // From another build, or from nobody we know.
   EXPECT_THAT(describe({.kind = 200}), HasSubstr("unknown operation"));
   EXPECT_THAT(describe({.kind = 0, .op = 77, .type = 250}),

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "collective/groups.h"
+#include "collective/process_groups.h"
 #include "collective/reserved_functions.h"
 #include "unit/collective/process_group_scene.h"
 
@@ -261,10 +261,10 @@ TEST_F(ProcessGroupFailures, HandlesMayGoWhileAnOperationGoesOn) {
 
 using Awaited = collective::Channel::Awaited;
 
-collective::Part part_for(const collective::ChannelId& channel) {
-  collective::Part part;
-  part.channel = channel;
-  return part;
+collective::Chunk part_for(const collective::ChannelId& channel) {
+  collective::Chunk chunk;
+  chunk.channel = channel;
+  return chunk;
 }
 
 TEST_F(ProcessGroupFailures, PartsForNobodyAreRefused) {
@@ -272,7 +272,7 @@ TEST_F(ProcessGroupFailures, PartsForNobodyAreRefused) {
   auto handles = make_group();
   const uint64_t id = handles[0]->group()->id();
   const auto send = [&](const ChannelId& channel) {
-    return agents[1].sync<collective::sys_collective_part>("a", part_for(channel));
+    return agents[1].sync<collective::sys_collective_chunk>("a", part_for(channel));
   };
 
   EXPECT_TRUE(send({id + 1, 0}).gone);
@@ -298,7 +298,7 @@ TEST_F(ProcessGroupFailures, WhoIsNoMemberHasNoSay) {
 
   agents[2].sync<collective::sys_collective_fail>("a", channel, 7, "ha");
   EXPECT_TRUE(agents[2].sync<collective::sys_collective_attends>("a", channel, Awaited()).gone);
-  EXPECT_TRUE(agents[2].sync<collective::sys_collective_part>("a", part_for(channel)).gone);
+  EXPECT_TRUE(agents[2].sync<collective::sys_collective_chunk>("a", part_for(channel)).gone);
 
   EXPECT_FALSE(first->group()->channel().failure());
 }

@@ -1,4 +1,4 @@
-// Agents of one process, and a thread for each that does its part.
+// Agents of one process, and a thread for each that does its chunk.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "collective/group.h"
+#include "collective/process_group_state.h"
 #include "support/loopback_group.h"
 #include "weft/process_group.h"
 
@@ -49,18 +49,18 @@ class ProcessGroupScene : public testing::Test {
       : agents(names, options) {}
 
   /// Each in its own thread.
-  void on_all(const std::function<void(Agent&, size_t)>& part) {
+  void on_all(const std::function<void(Agent&, size_t)>& chunk) {
     std::vector<std::thread> threads;
     for (size_t i = 0; i < agents.size(); ++i) {
-      threads.emplace_back([&, i] { EXPECT_NO_THROW(part(agents[i], i)); });
+      threads.emplace_back([&, i] { EXPECT_NO_THROW(chunk(agents[i], i)); });
     }
     for (std::thread& thread : threads) thread.join();
   }
   /// The same with a group of all.
-  void in_group(const std::function<void(const ProcessGroup&, int)>& part,
+  void in_group(const std::function<void(const ProcessGroup&, int)>& chunk,
                 const GroupOptions& options = {}) {
     on_all([&](Agent& agent, size_t rank) {
-      part(new_group(agent, {}, options), static_cast<int>(rank));
+      chunk(new_group(agent, {}, options), static_cast<int>(rank));
     });
   }
   LoopbackGroup agents;

@@ -15,7 +15,6 @@ using Counts = std::vector<int64_t>;
 using torch::optim::SGD;
 using Net = DistributedDataParallel<NetImpl>;
 
-
 /// One step of a member.
 template <typename Network>
 void step(const Member& member, Network& net, Way way, int64_t number) {

@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "base/temporary_directory.h"
-#include "transport/descriptor.h"
+#include "transport/private_descriptor.h"
 #include "weft/error.h"
 
 namespace weft::rendezvous {
@@ -151,7 +151,7 @@ TEST_F(FileStoreTest, AFileThatIsRemovedOrCutIsNoticed) {
 // As a member that is stopped in the middle of an append holds it.
 TEST_F(FileStoreTest, ALockThatIsNotReleasedIsWaitedForUntilTheDeadline) {
   FileStore store = open();
-  const transport::Descriptor stopped(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+  const transport::PrivateDescriptor stopped(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
   struct flock lock = {};
   lock.l_type = F_WRLCK;
   lock.l_len = 1;

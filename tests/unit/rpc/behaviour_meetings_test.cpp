@@ -276,7 +276,7 @@ TEST_F(Behaviour32_AllGather, TimeoutNamesTheMissing) {
 TEST_F(Behaviour32_AllGather, AMeetingThatNoWorkerWouldCallIsRefused) {
   for (const Names& set : {Names{}, Names{"a", "b"}, Names{"b"}, Names{"b", "c"}, Names{"b", "a"},
                            Names{"b", "b"}, Names{"b", "zorro"}}) {
-    EXPECT_THAT(([&] { group[0].sync<rpc::sys_gather>("b", set, 0, rpc::GatheredPart{}); }),
+    EXPECT_THAT(([&] { group[0].sync<rpc::sys_gather>("b", set, 0, rpc::Contribution{}); }),
                 Throws<Error>())
         << testing::PrintToString(set);
   }

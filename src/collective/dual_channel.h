@@ -1,6 +1,5 @@
-// A channel with, if the members have connected their accelerators, a lane beside it. Every
-// operation takes the one or the other.
-// SPDX-License-Identifier: BSD-3-Clause
+// A channel with, if the members have connected their accelerators, a device channel beside it.
+// Every operation takes the one or the other. SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 
@@ -8,13 +7,14 @@
 #include <vector>
 
 #include "collective/channels/channel.h"
-#include "collective/devices/device_lane.h"
+#include "collective/devices/device_channel.h"
 
 namespace weft::collective {
 
-class Line {
+class DualChannel {
  public:
-  explicit Line(std::shared_ptr<Channel> channel, std::shared_ptr<DeviceLane> lane = nullptr);
+  explicit DualChannel(std::shared_ptr<Channel> channel,
+                       std::shared_ptr<DeviceChannel> device_channel = nullptr);
 
   const std::shared_ptr<Channel>& channel() const { return channel_; }
 
@@ -24,19 +24,19 @@ class Line {
                  ReduceOp op = ReduceOp::kSum) const;
 
   // Of flat tensors, in place; but if they are few, on the CPU, the outcome has the reduction.
-  Future<Outcome> all_reduce(const Terms& terms, const Tensors& tensors,
+  Future<Outcome> all_reduce(const Signature& signature, const Tensors& tensors,
                              const std::vector<int>& ranks, const Folding& folding) const;
-  Future<Outcome> broadcast(const Terms& terms, const Tensors& tensors,
+  Future<Outcome> broadcast(const Signature& signature, const Tensors& tensors,
                             const std::vector<int>& ranks) const;
 
   // With all members. The outcome has all tensors, by place, or the reduction of those for it.
-  Future<Outcome> all_gather(const Terms& terms, const at::Tensor& tensor) const;
-  Future<Outcome> reduce_scatter(const Terms& terms, const Tensors& tensors,
+  Future<Outcome> all_gather(const Signature& signature, const at::Tensor& tensor) const;
+  Future<Outcome> reduce_scatter(const Signature& signature, const Tensors& tensors,
                                  const Folding& folding) const;
 
  private:
   std::shared_ptr<Channel> channel_;
-  std::shared_ptr<DeviceLane> lane_;
+  std::shared_ptr<DeviceChannel> device_;
 };
 
 }  // namespace weft::collective

@@ -13,8 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "collective/groups.h"
-#include "unit/collective/device_lane_scene.h"
+#include "collective/process_groups.h"
+#include "unit/collective/device_channel_scene.h"
 
 namespace weft::device_lane_test {
 namespace {
@@ -22,11 +22,11 @@ namespace {
 using testing::HasSubstr;
 using namespace std::chrono_literals;
 
-class DeviceLaneFailures : public DeviceLaneScene {};
+class DeviceChannelFailures : public DeviceChannelScene {};
 
 // --- devices that fail ------------------------------------------------------------------------
 
-TEST_F(DeviceLaneFailures, IsAbortedWhenTheChannelFails) {
+TEST_F(DeviceChannelFailures, IsAbortedWhenTheChannelFails) {
   std::atomic<bool> aborting{false}, go_on{false};
   fabric->members[0].hangs_at = 1;
   fabric->members[0].on_abort = [&] {
@@ -52,7 +52,7 @@ TEST_F(DeviceLaneFailures, IsAbortedWhenTheChannelFails) {
   });
 }
 
-class DeviceLaneOnFire : public DeviceLaneScene {
+class DeviceChannelOnFire : public DeviceChannelScene {
  protected:
   [[noreturn]] static void burn() { throw Error(ErrorCode::kPeerLost, "the device is on fire"); }
   static void expect_fire(const Error& error) {
@@ -70,9 +70,9 @@ class DeviceLaneOnFire : public DeviceLaneScene {
   }
 };
 
-TEST_F(DeviceLaneOnFire, WhenItMeets) {
+TEST_F(DeviceChannelOnFire, WhenItMeets) {
   const std::pair<size_t, std::string> steps[] = {
-      {2, "card"}, {1, "fits"}, {0, "invitation"}, {2, "connecting"}};
+      {2, "identity"}, {1, "fits"}, {0, "invitation"}, {2, "connecting"}};
   for (const auto& [who, where] : steps) {
     fabric = std::make_shared<Fabric>(3);
     fabric->members[who].on_meeting = [&](const std::string& step) {
@@ -83,8 +83,8 @@ TEST_F(DeviceLaneOnFire, WhenItMeets) {
 }
 
 // As libtorch throws.
-TEST_F(DeviceLaneOnFire, WithAnotherErrorWhenItMeets) {
-  for (const std::string where : {"card", "connecting"}) {
+TEST_F(DeviceChannelOnFire, WithAnotherErrorWhenItMeets) {
+  for (const std::string where : {"identity", "connecting"}) {
     fabric = std::make_shared<Fabric>(3);
     fabric->members[2].on_meeting = [&](const std::string& step) {
       if (step == where) throw std::runtime_error("the device is on fire");
@@ -100,18 +100,18 @@ TEST_F(DeviceLaneOnFire, WithAnotherErrorWhenItMeets) {
   }
 }
 
-TEST_F(DeviceLaneOnFire, WhenItBegins) {
+TEST_F(DeviceChannelOnFire, WhenItBegins) {
   fabric->members[2].on_begin = [](size_t number) { number == 1 ? burn() : void(); };
   expect_told();
 }
 
-TEST_F(DeviceLaneOnFire, WhenItIsAsked) {
+TEST_F(DeviceChannelOnFire, WhenItIsAsked) {
   fabric->members[2].on_poll = [](size_t number) { number == 1 ? burn() : void(); };
   expect_told();
 }
 
 // Who is lost is known to the channel, if only a little later.
-TEST_F(DeviceLaneOnFire, BecauseSomebodyIsLost) {
+TEST_F(DeviceChannelOnFire, BecauseSomebodyIsLost) {
   std::shared_ptr<Channel> of_another;
   fabric->members[1].on_poll = [&](size_t) {
     of_another->fail_and_tell(Error(ErrorCode::kPeerLost, "d was lost"));
@@ -127,13 +127,13 @@ TEST_F(DeviceLaneOnFire, BecauseSomebodyIsLost) {
 
 // --- members that leave or are late ------------------------------------------------------------
 
-TEST_F(DeviceLaneFailures, AMemberLeavesWhileTheDeviceHangs) {
+TEST_F(DeviceChannelFailures, AMemberLeavesWhileTheDeviceHangs) {
   fabric->members[1].hangs_at = 0;
 
   on_all([&](Agent& agent, size_t rank) {
     std::optional<ProcessGroup> group = new_group(agent, {}, {.timeout = kBound});
     Member member{static_cast<int>(rank), group->group()->open_channel()};
-    member.lane = meet(member);
+    member.device_channel = meet(member);
     const Future<Outcome> hangs = member.all_reduce({at::ones({2})});
     EXPECT_TRUE(eventually([&] { return fabric->begun() == 3; }));
 
@@ -152,7 +152,7 @@ TEST_F(DeviceLaneFailures, AMemberLeavesWhileTheDeviceHangs) {
 }
 
 // One hangs, some wait for it, and one waits for other members.
-TEST_F(DeviceLaneFailures, IsDestroyedWhileOperationsArePending) {
+TEST_F(DeviceChannelFailures, IsDestroyedWhileOperationsArePending) {
   std::atomic<size_t> started{0};
   fabric->members[0].hangs_at = 0;
 
@@ -164,7 +164,7 @@ TEST_F(DeviceLaneFailures, IsDestroyedWhileOperationsArePending) {
     wait_for_all(started);
     if (member.rank == 0) {
       EXPECT_TRUE(eventually([&] { return of(member).begun == 1; }));
-      member.lane.reset();
+      member.device_channel.reset();
     }
 
     for (const auto& each : pending) {
@@ -176,14 +176,14 @@ TEST_F(DeviceLaneFailures, IsDestroyedWhileOperationsArePending) {
   for (const auto& each : fabric->members) EXPECT_EQ(each.aborted, 1u);
 }
 
-TEST_F(DeviceLaneFailures, IsDestroyedBeforeTheOthersBegin) {
+TEST_F(DeviceChannelFailures, IsDestroyedBeforeTheOthersBegin) {
   std::atomic<bool> destroyed{false};
 
   on_lanes([&](Member& member) {
     std::optional<Future<Outcome>> pending;
     if (member.rank == 0) {
       pending = member.all_reduce({at::ones({2})});
-      member.lane.reset();
+      member.device_channel.reset();
       destroyed = true;
     }
     EXPECT_TRUE(eventually([&] { return destroyed.load(); }));
@@ -197,7 +197,7 @@ TEST_F(DeviceLaneFailures, IsDestroyedBeforeTheOthersBegin) {
   EXPECT_EQ(fabric->members[0].begun, 0u);
 }
 
-TEST_F(DeviceLaneFailures, WhoDoesNotBeginIsNamed) {
+TEST_F(DeviceChannelFailures, WhoDoesNotBeginIsNamed) {
   on_lanes(
       [](const Member& member) {
         if (member.rank == 2) {
@@ -212,7 +212,7 @@ TEST_F(DeviceLaneFailures, WhoDoesNotBeginIsNamed) {
   EXPECT_EQ(fabric->begun(), 0u);
 }
 
-TEST_F(DeviceLaneFailures, ADeviceThatHangsIsGivenUpInTime) {
+TEST_F(DeviceChannelFailures, ADeviceThatHangsIsGivenUpInTime) {
   fabric->members[0].hangs_at = 0;
 
   on_lanes(
@@ -224,12 +224,12 @@ TEST_F(DeviceLaneFailures, ADeviceThatHangsIsGivenUpInTime) {
       1s);
 }
 
-TEST_F(DeviceLaneFailures, AContinuationMayHaveTheLastReference) {
+TEST_F(DeviceChannelFailures, AContinuationMayHaveTheLastReference) {
   on_lanes([&](Member& member) {
     const at::Tensor sum = at::ones({2});
-    const auto last = std::make_shared<std::shared_ptr<DeviceLane>>();
+    const auto last = std::make_shared<std::shared_ptr<DeviceChannel>>();
     const Future<Outcome> reduced = member.all_reduce({sum});
-    *last = std::move(member.lane);
+    *last = std::move(member.device_channel);
     const Future<Outcome> after = reduced.then([last](const Outcome& outcome) {
       last->reset();
       return outcome;
@@ -243,7 +243,7 @@ TEST_F(DeviceLaneFailures, AContinuationMayHaveTheLastReference) {
 }
 
 // Some end well, some do not: whichever it is, the tensors are the caller's from then on.
-TEST_F(DeviceLaneFailures, NothingIsWrittenOnceAnOperationIsOver) {
+TEST_F(DeviceChannelFailures, NothingIsWrittenOnceAnOperationIsOver) {
   for (size_t round = 0; round < 40; ++round) {
     fabric = std::make_shared<Fabric>(3);
     on_lanes([&](Member& member) {
@@ -266,14 +266,14 @@ TEST_F(DeviceLaneFailures, NothingIsWrittenOnceAnOperationIsOver) {
         if (round % 2 == 0) {
           member.channel->fail_and_tell(Error(ErrorCode::kPeerLost, "d was lost"));
         } else {
-          member.lane.reset();
+          member.device_channel.reset();
           break;
         }
       }
       for (const auto& each : outcomes) EXPECT_TRUE(each.wait_for(kBound));
       spoil_what_is_over();
       member.channel->fail_and_tell(Error(ErrorCode::kCancelled, "nobody begins the rest"));
-      member.lane.reset();
+      member.device_channel.reset();
       for (size_t i = 0; i < outcomes.size(); ++i) expect_full(tensors[i], -1);
     });
   }
@@ -281,7 +281,7 @@ TEST_F(DeviceLaneFailures, NothingIsWrittenOnceAnOperationIsOver) {
 
 // Who closes its channel and then leaves has told everybody why, but that may be on its way when it
 // is asked.
-TEST_F(DeviceLaneFailures, TheCauseIsKnownAlsoWhenTheGroupIsGone) {
+TEST_F(DeviceChannelFailures, TheCauseIsKnownAlsoWhenTheGroupIsGone) {
   on_all([&](Agent& agent, size_t rank) {
     std::optional<ProcessGroup> group = new_group(agent, {}, {.timeout = kBound});
     const auto channel = group->group()->open_channel();
@@ -292,7 +292,7 @@ TEST_F(DeviceLaneFailures, TheCauseIsKnownAlsoWhenTheGroupIsGone) {
     group->group()->close_channel(*channel);
     group.reset();
 
-    auto& groups = collective::Groups::of(*detail::AgentAccess::core(agent));
+    auto& groups = collective::ProcessGroups::of(*detail::AgentAccess::core(agent));
     EXPECT_EQ(groups.why_gone(id).cause, "the device is on fire");
   });
 }
@@ -300,11 +300,11 @@ TEST_F(DeviceLaneFailures, TheCauseIsKnownAlsoWhenTheGroupIsGone) {
 // --- alone -----------------------------------------------------------------------------------
 
 // Where everything is done by who brings it about: what waits for an operation runs on the thread
-// of the lane.
+// of the device_channel.
 class Nobody final : public Channel::Outside {
  public:
   base::Time now() const override { return std::chrono::steady_clock::now(); }
-  void send(int, const collective::Part&, std::function<void()>) override {}
+  void send(int, const collective::Chunk&, std::function<void()>) override {}
   void later(std::function<void()> task) override { task(); }
   void watch() override {}
   void tell_failed(const Error&) override {}
@@ -312,22 +312,23 @@ class Nobody final : public Channel::Outside {
   std::string group_name() const override { return "group [a]"; }
 };
 
-class DeviceLaneAlone : public testing::Test {
+class DeviceChannelAlone : public testing::Test {
  protected:
-  DeviceLaneAlone() {
-    member.lane = DeviceLane::meet(member.channel, at::kCPU, fabric->comm(0));
+  DeviceChannelAlone() {
+    member.device_channel = DeviceChannel::meet(member.channel, at::kCPU, fabric->comm(0));
     fabric->held = true;
   }
-  // The lane's last reference goes where the outcome comes from.
+  // The device channel's last reference goes where the outcome comes from.
   std::shared_ptr<std::atomic<bool>> let_go_at(const Future<Outcome>& outcome) {
     const auto gone = std::make_shared<std::atomic<bool>>(false);
-    outcome.on_ready([gone,
-                      last = std::make_shared<std::shared_ptr<DeviceLane>>(std::move(member.lane)),
-                      test = std::this_thread::get_id()](const auto&) {
-      EXPECT_NE(std::this_thread::get_id(), test);
-      last->reset();
-      *gone = true;
-    });
+    outcome.on_ready(
+        [gone,
+         last = std::make_shared<std::shared_ptr<DeviceChannel>>(std::move(member.device_channel)),
+         test = std::this_thread::get_id()](const auto&) {
+          EXPECT_NE(std::this_thread::get_id(), test);
+          last->reset();
+          *gone = true;
+        });
     return gone;
   }
   void expect_gone(const std::shared_ptr<std::atomic<bool>>& gone) const {
@@ -339,7 +340,7 @@ class DeviceLaneAlone : public testing::Test {
                                              std::make_shared<Nobody>())};
 };
 
-TEST_F(DeviceLaneAlone, TheThreadOfTheLaneMayEndIt) {
+TEST_F(DeviceChannelAlone, TheThreadOfTheLaneMayEndIt) {
   const Future<Outcome> reduced = member.all_reduce({at::ones({2})});
   const auto gone = let_go_at(reduced);
 
@@ -349,7 +350,7 @@ TEST_F(DeviceLaneAlone, TheThreadOfTheLaneMayEndIt) {
   expect_gone(gone);
 }
 
-TEST_F(DeviceLaneAlone, TheThreadOfTheLaneMayEndItWhenAnOperationFails) {
+TEST_F(DeviceChannelAlone, TheThreadOfTheLaneMayEndItWhenAnOperationFails) {
   const Future<Outcome> first = member.all_reduce({at::ones({2})});
   const Future<Outcome> second = member.all_reduce({at::ones({2})});
   const auto gone = let_go_at(first);
@@ -362,7 +363,7 @@ TEST_F(DeviceLaneAlone, TheThreadOfTheLaneMayEndItWhenAnOperationFails) {
 }
 
 // Not one of those that waited for it.
-TEST_F(DeviceLaneAlone, TheOperationThatFailedIsNamed) {
+TEST_F(DeviceChannelAlone, TheOperationThatFailedIsNamed) {
   std::atomic<bool> fails{false};
   fabric->members[0].on_poll = [&](size_t) {
     if (fails) throw std::runtime_error("the device is on fire");

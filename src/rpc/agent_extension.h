@@ -27,9 +27,9 @@ struct Idleness {
   uint64_t activity = 0;
 };
 
-class AgentPart {
+class AgentExtension {
  public:
-  virtual ~AgentPart() = default;
+  virtual ~AgentExtension() = default;
 
   /// The agent takes no more calls; connections are about to close.
   virtual void on_stopping() {}
@@ -50,13 +50,13 @@ class AgentPart {
   virtual void describe(DebugInfo& info) { (void)info; }
 };
 
-using MakePart = std::shared_ptr<AgentPart> (*)(AgentCore&);
+using MakeExtension = std::shared_ptr<AgentExtension> (*)(AgentCore&);
 
 /// Every agent that starts from now on has such a part; AgentCore::part() finds it by the index
 /// that is returned. Called before main.
-size_t register_agent_part(MakePart make);
+size_t register_agent_extension(MakeExtension make);
 
 /// One of each, for an agent.
-std::vector<std::shared_ptr<AgentPart>> make_agent_parts(AgentCore& agent);
+std::vector<std::shared_ptr<AgentExtension>> make_agent_extensions(AgentCore& agent);
 
 }  // namespace weft::rpc

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "autograd/pass_part.h"
+#include "autograd/local_pass.h"
 
 #include <ATen/ops/ones_like.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ Edges edges_of(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 // Begins a pass, or goes on with it.
-void PassPart::enter(uint64_t pass) {
+void LocalPass::enter(uint64_t pass) {
   if (pass == pass_ && !over_ && !running_) return;
   if (pass <= pass_ || running_) {
     refuse(fmt::format("pass {} of context {} cannot be prepared: pass {} {}", pass, context_,
@@ -35,7 +35,7 @@ void PassPart::enter(uint64_t pass) {
   fresh_ = {};
 }
 
-Reached PassPart::reach(const Edges& edges) {
+Reached LocalPass::reach(const Edges& edges) {
   Reached reached;
   for (const Receipt* receipt : sweep_->reach(edges)) {
     reached[receipt->from()].push_back(receipt->message());
@@ -43,7 +43,7 @@ Reached PassPart::reach(const Edges& edges) {
   return reached;
 }
 
-Reached PassPart::ask(uint64_t pass, const std::vector<uint64_t>& messages) {
+Reached LocalPass::ask(uint64_t pass, const std::vector<uint64_t>& messages) {
   enter(pass);
   Reached all;
   for (const uint64_t message : messages) {
@@ -57,13 +57,13 @@ Reached PassPart::ask(uint64_t pass, const std::vector<uint64_t>& messages) {
   return all;
 }
 
-Reached PassPart::ask_roots(uint64_t pass, const std::vector<at::Tensor>& roots) {
+Reached LocalPass::ask_roots(uint64_t pass, const std::vector<at::Tensor>& roots) {
   enter(pass);
   roots_.insert(roots_.end(), roots.begin(), roots.end());
   return reach(edges_of(roots));
 }
 
-void PassPart::run(const RunOrder& order) {
+void LocalPass::run(const RunOrder& order) {
   if (order.everything) {
     ask(order.pass.number, tape_.messages());
   } else {
@@ -81,7 +81,7 @@ void PassPart::run(const RunOrder& order) {
   for (auto& [message, arrived] : early) on_gradients(arrived.first, std::move(arrived.second));
 }
 
-void PassPart::keep_early(int from, ReturnedGradients returned) {
+void LocalPass::keep_early(int from, ReturnedGradients returned) {
   if (returned.pass.number > early_pass_) {
     dropped_ += early_.size();
     early_.clear();
@@ -93,7 +93,7 @@ void PassPart::keep_early(int from, ReturnedGradients returned) {
   if (!is_first) ++dropped_;
 }
 
-void PassPart::on_gradients(int from, ReturnedGradients returned) {
+void LocalPass::on_gradients(int from, ReturnedGradients returned) {
   const auto sent = tape_.find(returned.message);
   if (!sent || sent->to != from) {
     refuse(fmt::format("gradients for message {} of context {}, which was not sent to rank {}",
@@ -109,7 +109,7 @@ void PassPart::on_gradients(int from, ReturnedGradients returned) {
   }
 }
 
-std::optional<PassPart::Outgoing> PassPart::step() {
+std::optional<LocalPass::Outgoing> LocalPass::step() {
   Sweep::Outcome outcome = sweep_->step(retain_graph_);
   if (outcome.receipt) {
     return Outgoing{outcome.receipt->from(),
@@ -122,7 +122,7 @@ std::optional<PassPart::Outgoing> PassPart::step() {
   return std::nullopt;
 }
 
-std::optional<Leaves> PassPart::take_finished() {
+std::optional<Leaves> LocalPass::take_finished() {
   if (!running_ || !awaited_.empty() || !sweep_->finished()) return std::nullopt;
   sweep_->finish();
   sweep_.reset();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/devices/device_course.h"
+#include "collective/devices/device_algorithm.h"
 
 #include <algorithm>
 #include <limits>
@@ -33,33 +33,34 @@ at::Tensor card_of(const std::vector<int64_t>& values) {
 }
 
 template <typename T>
-std::vector<T> values_of(const at::Tensor& card) {
-  const T* values = card.data_ptr<T>();
-  return {values, values + card.numel()};
+std::vector<T> values_of(const at::Tensor& identity) {
+  const T* values = identity.data_ptr<T>();
+  return {values, values + identity.numel()};
 }
 
 // From another member.
-void check_card(const Tensors& part, c10::ScalarType type) {
-  const bool is_card = part.size() == 1 && part[0].defined() && part[0].scalar_type() == type &&
-                       part[0].layout() == c10::kStrided && part[0].is_contiguous();
-  if (!is_card) throw Error(ErrorCode::kBadMessage, "something else than what a member brings");
+void check_identity(const Tensors& chunk, c10::ScalarType type) {
+  const bool is_identity = chunk.size() == 1 && chunk[0].defined() &&
+                           chunk[0].scalar_type() == type && chunk[0].layout() == c10::kStrided &&
+                           chunk[0].is_contiguous();
+  if (!is_identity) throw Error(ErrorCode::kBadMessage, "something else than what a member brings");
 }
 
-std::string text_of(const Tensors& part) {
-  check_card(part, at::kByte);
-  const auto bytes = values_of<uint8_t>(part[0]);
+std::string text_of(const Tensors& chunk) {
+  check_identity(chunk, at::kByte);
+  const auto bytes = values_of<uint8_t>(chunk[0]);
   return {bytes.begin(), bytes.end()};
 }
 
-class Connecting final : public DeviceCourse {
+class Connecting final : public DeviceAlgorithm {
  public:
   Connecting(Place place, std::shared_ptr<DeviceWorker> worker, DeviceWorker::JobRef job,
              const std::string& invitation)
-      : DeviceCourse(place, std::move(worker), std::move(job), card_of(invitation)) {}
+      : DeviceAlgorithm(place, std::move(worker), std::move(job), card_of(invitation)) {}
 
  protected:
-  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& cards) override {
-    return [invitation = text_of({cards.front()})](DeviceComm& comm) {
+  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& identities) override {
+    return [invitation = text_of({identities.front()})](DeviceComm& comm) {
       comm.begin_connecting(invitation);
     };
   }
@@ -71,17 +72,17 @@ std::vector<int64_t> sizes_of(const Tensors& tensors) {
   return sizes;
 }
 
-class OfSameSizes final : public DeviceCourse {
+class OfSameSizes final : public DeviceAlgorithm {
  public:
   OfSameSizes(Place place, std::shared_ptr<DeviceWorker> worker, DeviceWorker::JobRef job,
-              DeviceWork work)
-      : DeviceCourse(place, std::move(worker), std::move(job), card_of(sizes_of(work.tensors))),
+              DeviceOperation work)
+      : DeviceAlgorithm(place, std::move(worker), std::move(job), card_of(sizes_of(work.tensors))),
         work_(std::move(work)) {}
 
  protected:
-  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& cards) override {
+  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& identities) override {
     const std::vector<int64_t> own = sizes_of(work_.tensors);
-    for (size_t i = 0; i < cards.size(); ++i) check(own, i, values_of<int64_t>(cards[i]));
+    for (size_t i = 0; i < identities.size(); ++i) check(own, i, values_of<int64_t>(identities[i]));
     return [work = std::move(work_)](DeviceComm& comm) { comm.begin(work); };
   }
 
@@ -99,7 +100,7 @@ class OfSameSizes final : public DeviceCourse {
                             *mine, *other, place));
   }
 
-  DeviceWork work_;
+  DeviceOperation work_;
 };
 
 // The type's number on the wire, then the shape. libtorch's own numbers stay out of it: another
@@ -133,22 +134,22 @@ at::Tensor make_like(const std::vector<int64_t>& description, at::Device device)
   return at::empty(sizes, at::TensorOptions().dtype(*type).device(device));
 }
 
-class Gathering final : public DeviceCourse {
+class DeviceAllGather final : public DeviceAlgorithm {
  public:
-  Gathering(Place place, std::shared_ptr<DeviceWorker> worker, DeviceWorker::JobRef job,
-            const at::Tensor& own, DeviceWork work)
-      : DeviceCourse(place, std::move(worker), std::move(job), card_of(description_of(own))),
+  DeviceAllGather(Place place, std::shared_ptr<DeviceWorker> worker, DeviceWorker::JobRef job,
+                  const at::Tensor& own, DeviceOperation work)
+      : DeviceAlgorithm(place, std::move(worker), std::move(job), card_of(description_of(own))),
         own_(own),
         work_(std::move(work)) {}
 
   std::vector<Tensors> take_result() override { return std::move(result_); }
 
  protected:
-  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& cards) override {
-    for (size_t i = 0; i < cards.size(); ++i) {
+  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& identities) override {
+    for (size_t i = 0; i < identities.size(); ++i) {
       const bool is_own = i == place().own;
       work_.tensors.push_back(is_own ? own_
-                                     : make_like(values_of<int64_t>(cards[i]), own_.device()));
+                                     : make_like(values_of<int64_t>(identities[i]), own_.device()));
       result_.push_back({work_.tensors.back()});
     }
     // Their memory may have been somebody else's, who is done with it in the order of the device.
@@ -158,51 +159,57 @@ class Gathering final : public DeviceCourse {
 
  private:
   const at::Tensor own_;
-  DeviceWork work_;
+  DeviceOperation work_;
   std::vector<Tensors> result_;
 };
 
 }  // namespace
 
-DeviceCourse::DeviceCourse(Place place, std::shared_ptr<DeviceWorker> worker,
-                           DeviceWorker::JobRef job, at::Tensor card)
-    : Course(place, 2), worker_(std::move(worker)), job_(std::move(job)), card_(std::move(card)) {}
+DeviceAlgorithm::DeviceAlgorithm(Place place, std::shared_ptr<DeviceWorker> worker,
+                                 DeviceWorker::JobRef job, at::Tensor identity)
+    : Algorithm(place, 2),
+      worker_(std::move(worker)),
+      job_(std::move(job)),
+      identity_(std::move(identity)) {}
 
-void DeviceCourse::work_elsewhere(std::vector<Tensors> parts, Done done) {
-  parts[place().own] = {card_};
-  std::vector<at::Tensor> cards;
-  for (const Tensors& part : parts) {
-    check_card(part, card_.scalar_type());
-    cards.push_back(part[0]);
+void DeviceAlgorithm::work_elsewhere(std::vector<Tensors> chunks, Done done) {
+  chunks[place().own] = {identity_};
+  std::vector<at::Tensor> identities;
+  for (const Tensors& chunk : chunks) {
+    check_identity(chunk, identity_.scalar_type());
+    identities.push_back(chunk[0]);
   }
-  worker_->allow(job_, prepare(cards), std::move(done));
+  worker_->allow(job_, prepare(identities), std::move(done));
 }
 
-std::unique_ptr<Course> cards_course(Place place, const std::string& card) {
-  return all_gather_course(place, {card_of(card)});
+std::unique_ptr<Algorithm> cards_algorithm(Place place, const std::string& identity) {
+  return all_gather_algorithm(place, {card_of(identity)});
 }
 
 std::vector<std::string> cards_in(const std::vector<Tensors>& result) {
-  std::vector<std::string> cards;
-  for (const Tensors& part : result) cards.push_back(text_of(part));
-  return cards;
+  std::vector<std::string> identities;
+  for (const Tensors& chunk : result) identities.push_back(text_of(chunk));
+  return identities;
 }
 
-std::unique_ptr<Course> connecting_course(Place place, std::shared_ptr<DeviceWorker> worker,
-                                          DeviceWorker::JobRef job, const std::string& invitation) {
+std::unique_ptr<Algorithm> connecting_algorithm(Place place, std::shared_ptr<DeviceWorker> worker,
+                                                DeviceWorker::JobRef job,
+                                                const std::string& invitation) {
   return std::make_unique<Connecting>(place, std::move(worker), std::move(job), invitation);
 }
 
-std::unique_ptr<Course> device_course(Place place, std::shared_ptr<DeviceWorker> worker,
-                                      DeviceWorker::JobRef job, DeviceWork work) {
+std::unique_ptr<Algorithm> device_algorithm(Place place, std::shared_ptr<DeviceWorker> worker,
+                                            DeviceWorker::JobRef job, DeviceOperation work) {
   return std::make_unique<OfSameSizes>(place, std::move(worker), std::move(job), std::move(work));
 }
 
-std::unique_ptr<Course> device_all_gather_course(Place place, std::shared_ptr<DeviceWorker> worker,
-                                                 DeviceWorker::JobRef job, const at::Tensor& own,
-                                                 DeviceWork work) {
-  return std::make_unique<Gathering>(place, std::move(worker), std::move(job), own,
-                                     std::move(work));
+std::unique_ptr<Algorithm> device_all_gather_algorithm(Place place,
+                                                       std::shared_ptr<DeviceWorker> worker,
+                                                       DeviceWorker::JobRef job,
+                                                       const at::Tensor& own,
+                                                       DeviceOperation work) {
+  return std::make_unique<DeviceAllGather>(place, std::move(worker), std::move(job), own,
+                                           std::move(work));
 }
 
 }  // namespace weft::collective

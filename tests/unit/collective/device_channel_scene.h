@@ -1,4 +1,4 @@
-// Members with lanes between devices that the test plays, beside a channel of a group.
+// Members with device channels between devices that the test plays, beside a channel of a group.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -10,20 +10,20 @@
 
 #include <gtest/gtest.h>
 
-#include "collective/devices/device_lane.h"
-#include "collective/line.h"
+#include "collective/devices/device_channel.h"
+#include "collective/dual_channel.h"
 #include "unit/collective/fake_device_comm.h"
 #include "unit/collective/process_group_scene.h"
 
 namespace weft::device_lane_test {
 
 using collective::Channel;
-using collective::DeviceLane;
+using collective::DeviceChannel;
+using collective::DualChannel;
 using collective::Kind;
-using collective::Line;
 using collective::Outcome;
+using collective::signature_of;
 using collective::Tensors;
-using collective::terms_of;
 using collective::test::eventually;
 using collective::test::Fabric;
 using collective::test::kBound;
@@ -34,36 +34,36 @@ using test::expect_full;
 struct Member {
   const int rank;
   const std::shared_ptr<Channel> channel;
-  std::shared_ptr<DeviceLane> lane = {};
+  std::shared_ptr<DeviceChannel> device_channel = {};
 
   Future<Outcome> all_reduce(const Tensors& tensors, ReduceOp op = ReduceOp::kSum) const {
     const auto size = static_cast<size_t>(channel->size());
-    return lane->start(terms_of(Kind::kAllReduce, tensors, op),
-                       {.kind = Kind::kAllReduce,
-                        .tensors = tensors,
-                        .folding = collective::folding_of(op, size)});
+    return device_channel->start(signature_of(Kind::kAllReduce, tensors, op),
+                                 {.kind = Kind::kAllReduce,
+                                  .tensors = tensors,
+                                  .folding = collective::folding_of(op, size)});
   }
   Future<Outcome> broadcast(const Tensors& tensors, int root) const {
-    return lane->start(
-        terms_of(Kind::kBroadcast, tensors, ReduceOp::kSum, root),
+    return device_channel->start(
+        signature_of(Kind::kBroadcast, tensors, ReduceOp::kSum, root),
         {.kind = Kind::kBroadcast, .tensors = tensors, .root = static_cast<size_t>(root)});
   }
   Future<Outcome> all_gather(const at::Tensor& tensor) const {
-    return lane->start_all_gather(terms_of(Kind::kAllGather, {tensor}), tensor);
+    return device_channel->start_all_gather(signature_of(Kind::kAllGather, {tensor}), tensor);
   }
   Future<Outcome> reduce_scatter(const Tensors& tensors, ReduceOp op = ReduceOp::kSum) const {
-    return lane->start_reduce_scatter(
-        terms_of(Kind::kReduceScatter, tensors, op), tensors,
+    return device_channel->start_reduce_scatter(
+        signature_of(Kind::kReduceScatter, tensors, op), tensors,
         collective::folding_of(op, static_cast<size_t>(channel->size())));
   }
-  // The same channel without the lane.
+  // The same channel without the device_channel.
   Future<Outcome> all_reduce_on_cpu(const Tensors& tensors) const {
-    return Line(channel).all_reduce(terms_of(Kind::kAllReduce, tensors), tensors,
-                                    channel->everybody(), {});
+    return DualChannel(channel).all_reduce(signature_of(Kind::kAllReduce, tensors), tensors,
+                                           channel->everybody(), {});
   }
   Future<Outcome> barrier() const {
-    return channel->start(terms_of(Kind::kBarrier, {}), channel->everybody(),
-                          collective::barrier_course(channel->place_in(channel->everybody())));
+    return channel->start(signature_of(Kind::kBarrier, {}), channel->everybody(),
+                          collective::barrier_algorithm(channel->place_in(channel->everybody())));
   }
 };
 
@@ -78,35 +78,36 @@ Error error_in_time(const F& begin) {
   return error_of([&] { in_time(begin()); });
 }
 
-class DeviceLaneScene : public test::ProcessGroupScene {
+class DeviceChannelScene : public test::ProcessGroupScene {
  protected:
-  using Part = std::function<void(Member&)>;
+  using Chunk = std::function<void(Member&)>;
 
-  DeviceLaneScene() : ProcessGroupScene({"a", "b", "c"}) {}
+  DeviceChannelScene() : ProcessGroupScene({"a", "b", "c"}) {}
 
   /// Each member in its own thread, with a channel that all have until all are done.
-  void on_channels(const Part& part, Timeout timeout = kBound) {
+  void on_channels(const Chunk& chunk, Timeout timeout = kBound) {
     std::atomic<size_t> done{0};
     in_group(
         [&](const ProcessGroup& group, int rank) {
           Member member{rank, group.group()->open_channel()};
-          EXPECT_NO_THROW(part(member));
+          EXPECT_NO_THROW(chunk(member));
           wait_for_all(done);
-          member.lane.reset();
+          member.device_channel.reset();
           group.group()->close_channel(*member.channel);
           EXPECT_TRUE(eventually([&] { return of(member).alive == 0; })) << "somebody has it";
         },
         {.timeout = timeout});
   }
-  /// The same with a lane, once all have theirs: what one does then can end the others' meeting.
-  void on_lanes(const Part& part, Timeout timeout = kBound) {
+  /// The same with a device_channel, once all have theirs: what one does then can end the others'
+  /// meeting.
+  void on_lanes(const Chunk& chunk, Timeout timeout = kBound) {
     std::atomic<size_t> met{0};
     on_channels(
         [&](Member& member) {
-          member.lane = meet(member);
-          ASSERT_TRUE(member.lane);
+          member.device_channel = meet(member);
+          ASSERT_TRUE(member.device_channel);
           wait_for_all(met);
-          part(member);
+          chunk(member);
         },
         timeout);
   }
@@ -114,8 +115,8 @@ class DeviceLaneScene : public test::ProcessGroupScene {
     ++count;
     EXPECT_TRUE(eventually([&] { return count == agents.size(); }));
   }
-  std::shared_ptr<DeviceLane> meet(const Member& member) const {
-    return DeviceLane::meet(member.channel, at::kCPU, fabric->comm(member.rank));
+  std::shared_ptr<DeviceChannel> meet(const Member& member) const {
+    return DeviceChannel::meet(member.channel, at::kCPU, fabric->comm(member.rank));
   }
   Fabric::Member& of(const Member& member) const {
     return fabric->members[static_cast<size_t>(member.rank)];

@@ -1,11 +1,11 @@
-// A part of an operation on its way to another member.
+// A chunk of an operation on its way to another member.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 
 #include <functional>
 
-#include "collective/algorithms/terms.h"
+#include "collective/algorithms/operation_message.h"
 #include "rpc/agent_core.h"
 #include "weft/detail/task.h"
 
@@ -15,8 +15,8 @@ namespace weft::collective {
 void post(rpc::Runtime& runtime, detail::Task task);
 
 /// `arrived`, if there is one, is called when `to` has the tensors. If the connection breaks it is
-/// sent again: a part that comes twice does no harm. If it cannot be sent the channel fails.
-void send_part(rpc::AgentCore& agent, const WorkerInfo& to, const Part& part,
-               std::function<void()> arrived);
+/// sent again: a chunk that comes twice does no harm. If it cannot be sent the channel fails.
+void send_chunk(rpc::AgentCore& agent, const WorkerInfo& to, const Chunk& chunk,
+                std::function<void()> arrived);
 
 }  // namespace weft::collective

@@ -1,5 +1,5 @@
-// Leads one backward pass: carries out what PassCourse says, on the thread that waits for the pass.
-// SPDX-License-Identifier: BSD-3-Clause
+// Leads one backward pass: carries out what PassProgress says, on the thread that waits for the
+// pass. SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 
@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "autograd/contexts.h"
-#include "autograd/pass_course.h"
+#include "autograd/pass_progress.h"
 #include "weft/autograd.h"
 
 namespace weft::autograd {
 
-class PassLead {
+class PassLeader {
  public:
-  PassLead(rpc::AgentCore& agent, ContextState& state, const BackwardOptions& options);
+  PassLeader(rpc::AgentCore& agent, ContextState& state, const BackwardOptions& options);
 
   /// Return when every worker has its gradients. Throw kInvalidArgument for wrong roots, then
   /// nothing has changed, and kContextAborted, then the context is over everywhere.
@@ -26,11 +26,11 @@ class PassLead {
   void run_from(const RRef<at::Tensor>& root);
 
  private:
-  Answer ask_owner(const RRef<at::Tensor>& root);
-  Answer ask_here(const std::vector<at::Tensor>& roots);
+  PassAnswer ask_owner(const RRef<at::Tensor>& root);
+  PassAnswer ask_here(const std::vector<at::Tensor>& roots);
   at::Tensor own_value(const RRef<at::Tensor>& root) const;
-  void run(int root_rank, const Answer& roots);
-  void carry_out(const PassCourse::Orders& orders);
+  void run(int root_rank, const PassAnswer& roots);
+  void carry_out(const PassProgress::Orders& orders);
   void ask(int rank, const std::vector<uint64_t>& messages);
   void order(const std::vector<int>& ranks);
   void await_answers();
@@ -50,8 +50,8 @@ class PassLead {
   const std::unique_lock<std::mutex> only_one_;
   const PassId pass_;
   const base::Time deadline_;
-  std::optional<PassCourse> course_;
-  std::deque<std::pair<int, Future<Answer>>> questions_;
+  std::optional<PassProgress> progress_;
+  std::deque<std::pair<int, Future<PassAnswer>>> questions_;
   std::vector<std::pair<int, Future<RunReport>>> running_;
 };
 

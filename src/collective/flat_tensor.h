@@ -12,12 +12,12 @@
 
 namespace weft::collective {
 
-class Travelling {
+class FlatTensor {
  public:
-  Travelling(const at::Tensor& tensor, bool direct)
+  FlatTensor(const at::Tensor& tensor, bool direct)
       : tensor_(tensor.detach()), flat_(collective::flat(direct ? tensor_ : tensor_.cpu())) {}
 
-  const at::Tensor& flat() const { return flat_; }
+  const at::Tensor& values() const { return flat_; }
   /// Brings what was made of it to the tensor, if it travels as a copy.
   void bring_back() const {
     if (tensor_.device() == flat_.device() && tensor_.is_contiguous()) return;

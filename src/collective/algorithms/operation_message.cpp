@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/algorithms/terms.h"
+#include "collective/algorithms/operation_message.h"
 
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
@@ -23,9 +23,9 @@ const char* name(Kind kind) {
       return "reduce_scatter";
     case Kind::kBarrier:
       return "barrier";
-    case Kind::kRoll:
-      return "roll call of join";
-    case Kind::kFarewell:
+    case Kind::kMembership:
+      return "membership round of join";
+    case Kind::kDeparture:
       return "end of join";
     case Kind::kMeeting:
       return "the first operation on accelerators";
@@ -57,11 +57,11 @@ bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kRedu
 
 }  // namespace
 
-Terms terms_of(Kind kind, const Tensors& tensors, ReduceOp op, int root) {
-  Terms terms{.kind = static_cast<uint8_t>(kind),
-              .op = static_cast<uint8_t>(op),
-              .root = root,
-              .tensors = tensors.size()};
+Signature signature_of(Kind kind, const Tensors& tensors, ReduceOp op, int root) {
+  Signature signature{.kind = static_cast<uint8_t>(kind),
+                      .op = static_cast<uint8_t>(op),
+                      .root = root,
+                      .tensors = tensors.size()};
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined()) refuse(kind, "an undefined tensor");
     if (kind == Kind::kAllGather) continue;
@@ -72,33 +72,33 @@ Terms terms_of(Kind kind, const Tensors& tensors, ReduceOp op, int root) {
       refuse(kind, fmt::format("tensors of {} and of {}", c10::toString(tensor.scalar_type()),
                                c10::toString(tensors.front().scalar_type())));
     }
-    terms.elements += static_cast<uint64_t>(tensor.numel());
+    signature.elements += static_cast<uint64_t>(tensor.numel());
   }
-  if (tensors.empty() || kind == Kind::kAllGather) return terms;
+  if (tensors.empty() || kind == Kind::kAllGather) return signature;
   const c10::ScalarType type = tensors.front().scalar_type();
   const auto number = wire::dtype_to_wire(type);
   if (!number) refuse(kind, fmt::format("{}, a type that does not travel", c10::toString(type)));
-  terms.type = *number;
+  signature.type = *number;
   if (reduces(kind) && op == ReduceOp::kAverage && c10::isIntegralType(type, true)) {
     refuse(kind, fmt::format("{}: integers have no average; take the sum", c10::toString(type)));
   }
   if (reduces(kind) && (op == ReduceOp::kMin || op == ReduceOp::kMax) && c10::isComplexType(type)) {
     refuse(kind, fmt::format("{}: complex numbers have no order", c10::toString(type)));
   }
-  return terms;
+  return signature;
 }
 
-std::string describe(const Terms& terms) {
-  const auto kind = static_cast<Kind>(terms.kind);
+std::string describe(const Signature& signature) {
+  const auto kind = static_cast<Kind>(signature.kind);
   std::string text = name(kind);
-  if (reduces(kind)) text += fmt::format(" ({})", name(static_cast<ReduceOp>(terms.op)));
-  if (kind == Kind::kBroadcast) text += fmt::format(" from rank {}", terms.root);
-  if (kind == Kind::kBarrier || kind >= Kind::kRoll) return text;
-  text += fmt::format("{} of {} tensor{}", terms.on_device ? " on accelerators" : "", terms.tensors,
-                      terms.tensors == 1 ? "" : "s");
+  if (reduces(kind)) text += fmt::format(" ({})", name(static_cast<ReduceOp>(signature.op)));
+  if (kind == Kind::kBroadcast) text += fmt::format(" from rank {}", signature.root);
+  if (kind == Kind::kBarrier || kind >= Kind::kMembership) return text;
+  text += fmt::format("{} of {} tensor{}", signature.on_device ? " on accelerators" : "",
+                      signature.tensors, signature.tensors == 1 ? "" : "s");
   if (kind == Kind::kAllGather) return text;
-  const auto type = wire::dtype_from_wire(terms.type);
-  return text + fmt::format(" with {} elements of {}", terms.elements,
+  const auto type = wire::dtype_from_wire(signature.type);
+  return text + fmt::format(" with {} elements of {}", signature.elements,
                             type ? c10::toString(*type) : "an unknown type");
 }
 

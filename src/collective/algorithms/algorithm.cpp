@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/algorithms/course.h"
+#include "collective/algorithms/algorithm.h"
 
 #include <utility>
 
@@ -28,18 +28,18 @@ int64_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
-void check_others(const Place& place, const Tensors& own, const std::vector<Tensors>& parts) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i != place.own) check_like(own, parts[i]);
+void check_others(const Place& place, const Tensors& own, const std::vector<Tensors>& chunks) {
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (i != place.own) check_like(own, chunks[i]);
   }
 }
 
 // Folds what came from the others into `own`.
 void fold_into(const Place& place, const Folding& folding, Tensors& own,
-               std::vector<Tensors> parts) {
-  check_others(place, own, parts);
-  parts[place.own] = own;
-  fold(folding, own, parts, place.own);
+               std::vector<Tensors> chunks) {
+  check_others(place, own, chunks);
+  chunks[place.own] = own;
+  fold(folding, own, chunks, place.own);
 }
 
 void copy(Tensors& to, const Tensors& from) {
@@ -47,18 +47,18 @@ void copy(Tensors& to, const Tensors& from) {
   for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
 }
 
-class ReduceByAll final : public Course {
+class ReduceByAll final : public Algorithm {
  public:
   ReduceByAll(Place place, Tensors tensors, const Folding& folding)
-      : Course(place, 1), tensors_(std::move(tensors)), folding_(folding) {}
+      : Algorithm(place, 1), tensors_(std::move(tensors)), folding_(folding) {}
 
   Sendings begin() override { return to_others(0, tensors_); }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
   // What was given may not have arrived, so it is left alone.
-  Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
-    check_others(place(), tensors_, parts);
-    parts[place().own] = tensors_;
-    result_.push_back(fold_apart(folding_, parts, place().own));
+  Sendings go_on(uint8_t, std::vector<Tensors> chunks) override {
+    check_others(place(), tensors_, chunks);
+    chunks[place().own] = tensors_;
+    result_.push_back(fold_apart(folding_, chunks, place().own));
     return {};
   }
   std::vector<Tensors> take_result() override { return std::move(result_); }
@@ -69,10 +69,10 @@ class ReduceByAll final : public Course {
   std::vector<Tensors> result_;
 };
 
-class ReduceByShares final : public Course {
+class ReduceByShares final : public Algorithm {
  public:
   ReduceByShares(Place place, Tensors tensors, const Folding& folding)
-      : Course(place, 2), folding_(folding) {
+      : Algorithm(place, 2), folding_(folding) {
     const int64_t elements = elements_of(tensors);
     const auto size = static_cast<int64_t>(place.size);
     for (int64_t i = 0; i < size; ++i) {
@@ -84,15 +84,15 @@ class ReduceByShares final : public Course {
     return to_each_other(0, [this](size_t i) { return shares_[i]; });
   }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
-  Sendings go_on(uint8_t phase, std::vector<Tensors> parts) override {
+  Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) override {
     if (phase == 0) {
       // Nobody was sent our own share.
-      fold_into(place(), folding_, shares_[place().own], std::move(parts));
+      fold_into(place(), folding_, shares_[place().own], std::move(chunks));
       return to_others(1, shares_[place().own]);
     }
     // Who sends its share has got what we sent it, which was ours of the same share.
     for (size_t i = 0; i < shares_.size(); ++i) {
-      if (i != place().own) copy(shares_[i], parts[i]);
+      if (i != place().own) copy(shares_[i], chunks[i]);
     }
     return {};
   }
@@ -102,17 +102,17 @@ class ReduceByShares final : public Course {
   std::vector<Tensors> shares_;
 };
 
-class Broadcast final : public Course {
+class Broadcast final : public Algorithm {
  public:
   Broadcast(Place place, Tensors tensors, size_t root)
-      : Course(place, 1), tensors_(std::move(tensors)), root_(root) {}
+      : Algorithm(place, 1), tensors_(std::move(tensors)), root_(root) {}
 
   Sendings begin() override { return root_ == place().own ? to_others(0, tensors_) : Sendings(); }
   bool expects(uint8_t, size_t from) const override {
     return root_ != place().own && from == root_;
   }
-  Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
-    if (root_ != place().own) copy(tensors_, parts[root_]);
+  Sendings go_on(uint8_t, std::vector<Tensors> chunks) override {
+    if (root_ != place().own) copy(tensors_, chunks[root_]);
     return {};
   }
 
@@ -123,18 +123,18 @@ class Broadcast final : public Course {
 
 // The root waits until all are there to take it: else one that is late would have to keep whatever
 // the root has sent by then. All tell all, so that everybody knows who is late.
-class BroadcastOfMuch final : public Course {
+class BroadcastOfMuch final : public Algorithm {
  public:
   BroadcastOfMuch(Place place, Tensors tensors, size_t root)
-      : Course(place, 2), tensors_(std::move(tensors)), root_(root) {}
+      : Algorithm(place, 2), tensors_(std::move(tensors)), root_(root) {}
 
   Sendings begin() override { return to_others(0, {}); }
   bool expects(uint8_t phase, size_t from) const override {
     return phase == 0 ? from != place().own : !is_root() && from == root_;
   }
-  Sendings go_on(uint8_t phase, std::vector<Tensors> parts) override {
+  Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) override {
     if (phase == 0) return is_root() ? to_others(1, tensors_) : Sendings();
-    if (!is_root()) copy(tensors_, parts[root_]);
+    if (!is_root()) copy(tensors_, chunks[root_]);
     return {};
   }
 
@@ -145,18 +145,18 @@ class BroadcastOfMuch final : public Course {
   const size_t root_;
 };
 
-class AllGather final : public Course {
+class AllGather final : public Algorithm {
  public:
-  AllGather(Place place, Tensors tensors) : Course(place, 1), tensors_(std::move(tensors)) {}
+  AllGather(Place place, Tensors tensors) : Algorithm(place, 1), tensors_(std::move(tensors)) {}
 
   Sendings begin() override { return to_others(0, tensors_); }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
-  Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (i != place().own) check_gathered(parts[i]);
+  Sendings go_on(uint8_t, std::vector<Tensors> chunks) override {
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      if (i != place().own) check_gathered(chunks[i]);
     }
-    for (const at::Tensor& own : tensors_) parts[place().own].push_back(own.clone());
-    result_ = std::move(parts);
+    for (const at::Tensor& own : tensors_) chunks[place().own].push_back(own.clone());
+    result_ = std::move(chunks);
     return {};
   }
   std::vector<Tensors> take_result() override { return std::move(result_); }
@@ -176,18 +176,18 @@ class AllGather final : public Course {
   std::vector<Tensors> result_;
 };
 
-class ReduceScatter final : public Course {
+class ReduceScatter final : public Algorithm {
  public:
   ReduceScatter(Place place, Tensors tensors, const Folding& folding)
-      : Course(place, 1), tensors_(std::move(tensors)), folding_(folding) {}
+      : Algorithm(place, 1), tensors_(std::move(tensors)), folding_(folding) {}
 
   Sendings begin() override {
     return to_each_other(0, [this](size_t i) { return Tensors{tensors_[i]}; });
   }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
-  Sendings go_on(uint8_t, std::vector<Tensors> parts) override {
+  Sendings go_on(uint8_t, std::vector<Tensors> chunks) override {
     Tensors own{tensors_[place().own].clone()};
-    fold_into(place(), folding_, own, std::move(parts));
+    fold_into(place(), folding_, own, std::move(chunks));
     result_.push_back(std::move(own));
     return {};
   }
@@ -201,30 +201,31 @@ class ReduceScatter final : public Course {
 
 }  // namespace
 
-std::unique_ptr<Course> all_reduce_course(Place place, Tensors tensors, const Folding& folding) {
+std::unique_ptr<Algorithm> all_reduce_algorithm(Place place, Tensors tensors,
+                                                const Folding& folding) {
   if (place.size > 1 && bytes_of(tensors) <= (place.size == 2 ? kFewBytesOfTwo : kFewBytes)) {
     return std::make_unique<ReduceByAll>(place, std::move(tensors), folding);
   }
   return std::make_unique<ReduceByShares>(place, std::move(tensors), folding);
 }
 
-std::unique_ptr<Course> broadcast_course(Place place, Tensors tensors, size_t root) {
+std::unique_ptr<Algorithm> broadcast_algorithm(Place place, Tensors tensors, size_t root) {
   if (bytes_of(tensors) > kFewBytes) {
     return std::make_unique<BroadcastOfMuch>(place, std::move(tensors), root);
   }
   return std::make_unique<Broadcast>(place, std::move(tensors), root);
 }
 
-std::unique_ptr<Course> all_gather_course(Place place, Tensors tensors) {
+std::unique_ptr<Algorithm> all_gather_algorithm(Place place, Tensors tensors) {
   return std::make_unique<AllGather>(place, std::move(tensors));
 }
 
-std::unique_ptr<Course> reduce_scatter_course(Place place, Tensors tensors,
-                                              const Folding& folding) {
+std::unique_ptr<Algorithm> reduce_scatter_algorithm(Place place, Tensors tensors,
+                                                    const Folding& folding) {
   return std::make_unique<ReduceScatter>(place, std::move(tensors), folding);
 }
 
-std::unique_ptr<Course> barrier_course(Place place) {
+std::unique_ptr<Algorithm> barrier_algorithm(Place place) {
   return std::make_unique<AllGather>(place, Tensors());
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "autograd/pass_course.h"
+#include "autograd/pass_progress.h"
 
 namespace weft::autograd {
 
-void PassCourse::take(const Reached& answer, Orders& orders) {
+void PassProgress::take(const Reached& answer, Orders& orders) {
   for (const auto& [rank, messages] : answer) {
     for (const uint64_t message : messages) {
       if (asked_.emplace(rank, message).second) orders.ask[rank].push_back(message);
@@ -11,7 +11,7 @@ void PassCourse::take(const Reached& answer, Orders& orders) {
   }
 }
 
-void PassCourse::order_if_all_answered(Orders& orders) {
+void PassProgress::order_if_all_answered(Orders& orders) {
   for (const auto& [rank, messages] : orders.ask) runners_.insert(rank);
   unanswered_ += orders.ask.size();
   if (unanswered_ != 0) return;
@@ -20,14 +20,14 @@ void PassCourse::order_if_all_answered(Orders& orders) {
   ordered_ = true;
 }
 
-PassCourse::Orders PassCourse::begin(const std::vector<Reached>& answers) {
+PassProgress::Orders PassProgress::begin(const std::vector<Reached>& answers) {
   Orders orders;
   for (const Reached& answer : answers) take(answer, orders);
   order_if_all_answered(orders);
   return orders;
 }
 
-PassCourse::Orders PassCourse::on_answer(const Reached& answer) {
+PassProgress::Orders PassProgress::on_answer(const Reached& answer) {
   Orders orders;
   --unanswered_;
   take(answer, orders);
@@ -35,7 +35,7 @@ PassCourse::Orders PassCourse::on_answer(const Reached& answer) {
   return orders;
 }
 
-PassCourse::Orders PassCourse::begin_with(const std::set<int>& runners) {
+PassProgress::Orders PassProgress::begin_with(const std::set<int>& runners) {
   Orders orders;
   runners_.insert(runners.begin(), runners.end());
   order_if_all_answered(orders);

@@ -16,10 +16,10 @@
 
 namespace weft::autograd {
 
-class PassCourse {
+class PassProgress {
  public:
   /// The workers with roots run in any case.
-  explicit PassCourse(std::set<int> with_roots) : runners_(std::move(with_roots)) {}
+  explicit PassProgress(std::set<int> with_roots) : runners_(std::move(with_roots)) {}
 
   struct Orders {
     Reached ask;  // by rank: the messages it is asked about

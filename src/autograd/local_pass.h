@@ -22,9 +22,9 @@
 
 namespace weft::autograd {
 
-class PassPart {
+class LocalPass {
  public:
-  PassPart(int64_t context, const Tape& tape) : context_(context), tape_(tape) {}
+  LocalPass(int64_t context, const Tape& tape) : context_(context), tape_(tape) {}
 
   /// What gets gradients when these messages, sent from here, or these roots do. All throw
   /// kInvalidArgument for what does not fit the pass or is unknown here.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/groups.h"
+#include "collective/process_groups.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "collective/part_call.h"
+#include "collective/chunk_call.h"
 #include "collective/reserved_functions.h"
 #include "rpc/resend.h"
 #include "weft/record.h"
@@ -16,18 +16,18 @@ namespace weft::collective {
 
 namespace {
 
-// Groups that had failed when they were destroyed: so many are remembered.
+// ProcessGroups that had failed when they were destroyed: so many are remembered.
 constexpr size_t kMostGone = 256;
 // How long an operation waits before the members it waits for are asked, and how often they are.
 constexpr auto kWatchInterval = std::chrono::milliseconds(200);
 // How often a member may answer that it has left before it is believed: about a second.
 constexpr int kMostGoneAnswers = 5;
 
-std::shared_ptr<rpc::AgentPart> make_groups(rpc::AgentCore& agent) {
+std::shared_ptr<rpc::AgentExtension> make_groups(rpc::AgentCore& agent) {
   register_reserved_functions();
-  return std::make_shared<Groups>(agent);
+  return std::make_shared<ProcessGroups>(agent);
 }
-const size_t part_index = rpc::register_agent_part(&make_groups);
+const size_t extension_index = rpc::register_agent_extension(&make_groups);
 
 /// What each member brings to the meeting.
 struct Proposal {
@@ -78,13 +78,16 @@ void check_names(const std::vector<std::string>& names, const std::string& self)
 
 }  // namespace
 
-Groups::Groups(rpc::AgentCore& agent)
+ProcessGroups::ProcessGroups(rpc::AgentCore& agent)
     : agent_(agent.weak_from_this()), runtime_(agent.runtime().shared_from_this()) {}
 
-Groups& Groups::of(rpc::AgentCore& agent) { return static_cast<Groups&>(agent.part(part_index)); }
+ProcessGroups& ProcessGroups::of(rpc::AgentCore& agent) {
+  return static_cast<ProcessGroups&>(agent.extension(extension_index));
+}
 
-std::shared_ptr<Group> Groups::make(Agent& agent, const std::vector<std::string>& given,
-                                    const GroupOptions& options) {
+std::shared_ptr<ProcessGroupState> ProcessGroups::make(Agent& agent,
+                                                       const std::vector<std::string>& given,
+                                                       const GroupOptions& options) {
   std::vector<std::string> names = given;
   if (names.empty()) {
     for (const WorkerInfo& member : agent.members()) names.push_back(member.name);
@@ -103,9 +106,9 @@ std::shared_ptr<Group> Groups::make(Agent& agent, const std::vector<std::string>
   for (const auto& [name, theirs] : proposals) check_same(self, mine, name, theirs);
 
   const auto rank = std::find(names.begin(), names.end(), self) - names.begin();
-  const auto group =
-      std::make_shared<Group>(*detail::AgentAccess::core(agent), proposals.at(names.front()).id,
-                              std::move(members), static_cast<int>(rank), options);
+  const auto group = std::make_shared<ProcessGroupState>(
+      *detail::AgentAccess::core(agent), proposals.at(names.front()).id, std::move(members),
+      static_cast<int>(rank), options);
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) throw Error(ErrorCode::kShuttingDown, self + " was shut down");
@@ -116,13 +119,13 @@ std::shared_ptr<Group> Groups::make(Agent& agent, const std::vector<std::string>
   return group;
 }
 
-std::shared_ptr<Group> Groups::find(uint64_t id) {
+std::shared_ptr<ProcessGroupState> ProcessGroups::find(uint64_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.lock();
 }
 
-void Groups::forget(uint64_t id, const std::optional<Error>& failure) {
+void ProcessGroups::forget(uint64_t id, const std::optional<Error>& failure) {
   if (runtime_->is_forked_copy()) return;
   const std::lock_guard lock(mutex_);
   groups_.erase(id);
@@ -132,7 +135,7 @@ void Groups::forget(uint64_t id, const std::optional<Error>& failure) {
   if (gone_.size() > kMostGone) gone_.erase(gone_.begin());
 }
 
-Reception Groups::why_gone(const ChannelId& id) {
+ChunkReply ProcessGroups::why_gone(const ChannelId& id) {
   std::optional<Error> failure;
   if (const auto group = find(id.group)) {
     failure = group->failure_of_closed(id.channel);
@@ -146,8 +149,8 @@ Reception Groups::why_gone(const ChannelId& id) {
   return {true, static_cast<uint8_t>(failure->code()), failure->message()};
 }
 
-std::vector<std::shared_ptr<Group>> Groups::all() {
-  std::vector<std::shared_ptr<Group>> groups;
+std::vector<std::shared_ptr<ProcessGroupState>> ProcessGroups::all() {
+  std::vector<std::shared_ptr<ProcessGroupState>> groups;
   const std::lock_guard lock(mutex_);
   for (const auto& [id, group] : groups_) {
     if (auto alive = group.lock()) groups.push_back(std::move(alive));
@@ -157,12 +160,12 @@ std::vector<std::shared_ptr<Group>> Groups::all() {
 
 // --- watching --------------------------------------------------------------------------------
 
-void Groups::watch_before_long() {
+void ProcessGroups::watch_before_long() {
   if (alarm_set_.exchange(true, std::memory_order_acq_rel)) return;
   set_alarm();
 }
 
-void Groups::set_alarm() {
+void ProcessGroups::set_alarm() {
   std::shared_ptr<rpc::Alarm> alarm;
   {
     const std::lock_guard lock(mutex_);
@@ -177,7 +180,7 @@ void Groups::set_alarm() {
   alarm->set(runtime_->clock->now() + kWatchInterval);
 }
 
-void Groups::watch() {
+void ProcessGroups::watch() {
   alarm_set_.store(false, std::memory_order_release);
   const base::Time since = runtime_->clock->now() - kWatchInterval;
   bool busy = false;
@@ -198,8 +201,8 @@ void Groups::watch() {
   if (busy) watch_before_long();
 }
 
-void Groups::ask(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
-                 const Channel::Awaited& awaited) {
+void ProcessGroups::ask(const std::shared_ptr<ProcessGroupState>& group, uint32_t channel, int rank,
+                        const Channel::Awaited& awaited) {
   const Waited waited{group->id(), channel, rank};
   {
     const std::lock_guard lock(mutex_);
@@ -211,13 +214,14 @@ void Groups::ask(const std::shared_ptr<Group>& group, uint32_t channel, int rank
   // No timeout: a member that does not live is noticed.
   rpc::call_until_answered<sys_collective_attends>(*agent, worker, Timeout(0),
                                                    ChannelId{group->id(), channel}, awaited)
-      .on_ready([self = shared_from_this(), group, channel, rank](const Future<Reception>& answer) {
-        self->on_answered(group, channel, rank, answer);
-      });
+      .on_ready(
+          [self = shared_from_this(), group, channel, rank](const Future<ChunkReply>& answer) {
+            self->on_answered(group, channel, rank, answer);
+          });
 }
 
-void Groups::on_answered(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
-                         const Future<Reception>& answer) {
+void ProcessGroups::on_answered(const std::shared_ptr<ProcessGroupState>& group, uint32_t channel,
+                                int rank, const Future<ChunkReply>& answer) {
   const Waited waited{group->id(), channel, rank};
   {
     const std::lock_guard lock(mutex_);
@@ -228,7 +232,7 @@ void Groups::on_answered(const std::shared_ptr<Group>& group, uint32_t channel, 
   if (const auto error = answer.error()) {
     // Else this worker itself ends, or asks again.
     if (error->code() == ErrorCode::kPeerLost) on_lost(id, member, *error);
-  } else if (const Reception reception = answer.wait(); reception.gone) {
+  } else if (const ChunkReply reception = answer.wait(); reception.gone) {
     // What it sent before it left may still be on its way.
     if (is_strike(waited, kMostGoneAnswers)) on_gone(id, member, reception);
   } else {
@@ -238,12 +242,13 @@ void Groups::on_answered(const std::shared_ptr<Group>& group, uint32_t channel, 
 }
 
 // Whether it is that often in a row.
-bool Groups::is_strike(const Waited& waited, int number) {
+bool ProcessGroups::is_strike(const Waited& waited, int number) {
   const std::lock_guard lock(mutex_);
   return ++strikes_[waited] >= number;
 }
 
-void Groups::on_gone(const ChannelId& id, const WorkerInfo& member, const Reception& reception) {
+void ProcessGroups::on_gone(const ChannelId& id, const WorkerInfo& member,
+                            const ChunkReply& reception) {
   if (reception.code == 0) {
     return on_lost(id, member, Error(ErrorCode::kPeerLost, "it has left the group"));
   }
@@ -253,7 +258,7 @@ void Groups::on_gone(const ChannelId& id, const WorkerInfo& member, const Recept
   if (channel) channel->fail_and_tell(told_error(reception.code, reception.cause));
 }
 
-void Groups::on_lost(const ChannelId& id, const WorkerInfo& member, const Error& error) {
+void ProcessGroups::on_lost(const ChannelId& id, const WorkerInfo& member, const Error& error) {
   const auto group = find(id.group);
   const auto channel = group ? group->find_channel(id.channel) : nullptr;
   if (!channel) return;
@@ -267,9 +272,9 @@ void Groups::on_lost(const ChannelId& id, const WorkerInfo& member, const Error&
             fmt::format("group {}: {} was lost: {}", list(names), member.name, error.message())));
 }
 
-// --- as a part of the agent ------------------------------------------------------------------
+// --- as a chunk of the agent ------------------------------------------------------------------
 
-rpc::Idleness Groups::idleness() {
+rpc::Idleness ProcessGroups::idleness() {
   for (const auto& group : all()) {
     for (const auto& [id, channel] : group->channels()) {
       if (channel->busy()) return {false, 0};
@@ -278,9 +283,9 @@ rpc::Idleness Groups::idleness() {
   return {};
 }
 
-std::string Groups::unfinished() { return "operations of process groups are not finished"; }
+std::string ProcessGroups::unfinished() { return "operations of process groups are not finished"; }
 
-void Groups::on_stopping() {
+void ProcessGroups::on_stopping() {
   std::shared_ptr<rpc::Alarm> alarm;
   {
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// An open file descriptor, closed by its owner, and in processes forked from this one.
+// An open file descriptor of this process alone: its owner closes it, and so do forked children.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -12,18 +12,18 @@
 
 namespace weft::transport {
 
-class Descriptor {
+class PrivateDescriptor {
  public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) { base::close_in_forked_child(fd); }
-  Descriptor(Descriptor&& other) noexcept
+  PrivateDescriptor() = default;
+  explicit PrivateDescriptor(int fd) : fd_(fd) { base::close_in_forked_child(fd); }
+  PrivateDescriptor(PrivateDescriptor&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)), fork_depth_(other.fork_depth_) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
+  PrivateDescriptor& operator=(PrivateDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
     std::swap(fork_depth_, other.fork_depth_);
     return *this;
   }
-  ~Descriptor() {
+  ~PrivateDescriptor() {
     if (fd_ < 0 || base::fork_depth() != fork_depth_) return;
     base::keep_in_forked_child(fd_);
     ::close(fd_);

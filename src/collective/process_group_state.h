@@ -13,19 +13,19 @@
 #include <vector>
 
 #include "collective/channels/channel.h"
-#include "collective/line.h"
+#include "collective/dual_channel.h"
 #include "rpc/agent_core.h"
 #include "weft/process_group.h"
 
 namespace weft::collective {
 
-class Groups;
+class ProcessGroups;
 
-class Group : public std::enable_shared_from_this<Group> {
+class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState> {
  public:
-  Group(rpc::AgentCore& agent, uint64_t id, std::vector<WorkerInfo> members, int rank,
-        const GroupOptions& options);
-  ~Group();
+  ProcessGroupState(rpc::AgentCore& agent, uint64_t id, std::vector<WorkerInfo> members, int rank,
+                    const GroupOptions& options);
+  ~ProcessGroupState();
 
   uint64_t id() const { return id_; }
   int rank() const { return rank_; }
@@ -38,10 +38,10 @@ class Group : public std::enable_shared_from_this<Group> {
   Channel& channel() { return *own_; }
   bool uses_nccl() const { return nccl_; }
   /// How its own operations on `tensor`, and others there, go.
-  Line line(const at::Tensor& tensor);
+  DualChannel dual(const at::Tensor& tensor);
   /// How those of `channel` do. If `device` is one, the members connect theirs: they all call it,
   /// each in the same place of the channel's order.
-  Line connect(const std::shared_ptr<Channel>& channel, at::Device device) const;
+  DualChannel connect(const std::shared_ptr<Channel>& channel, at::Device device) const;
 
   /// A sequence of operations beside the others'; every member opens the same ones in the same
   /// order.
@@ -69,7 +69,7 @@ class Group : public std::enable_shared_from_this<Group> {
   const Timeout timeout_;
   const bool nccl_;
   std::mutex connecting_;
-  std::optional<Line> connected_;  // since the first operation on an accelerator
+  std::optional<DualChannel> connected_;  // since the first operation on an accelerator
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Channel>> channels_;
   std::map<uint32_t, Error> closed_failures_;

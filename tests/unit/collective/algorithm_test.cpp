@@ -1,6 +1,6 @@
-// The algorithms, with all members played by the test: parts are handed over as they are sent.
+// The algorithms, with all members played by the test: chunks are handed over as they are sent.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/algorithms/course.h"
+#include "collective/algorithms/algorithm.h"
 
 #include <functional>
 #include <map>
@@ -37,7 +37,7 @@ Tensors copies_of(const Tensors& tensors) {
   return copies;
 }
 
-using Make = std::function<std::unique_ptr<Course>(Place)>;
+using Make = std::function<std::unique_ptr<Algorithm>(Place)>;
 
 // All members of one operation.
 class Members {
@@ -55,7 +55,7 @@ class Members {
     }
     for (size_t i = 0; i < courses_.size(); ++i) EXPECT_EQ(phases_[i], courses_[i]->phases());
   }
-  Course& operator[](size_t place) { return *courses_[place]; }
+  Algorithm& operator[](size_t place) { return *courses_[place]; }
   /// What an all_reduce of `given` gave: apart, or in place.
   Tensors reduced(size_t place, const Tensors& given) {
     const std::vector<Tensors> apart = courses_[place]->take_result();
@@ -63,8 +63,8 @@ class Members {
   }
 
  private:
-  void post(size_t from, Course::Sendings sendings) {
-    for (Course::Sending& each : sendings) {
+  void post(size_t from, Algorithm::Sendings sendings) {
+    for (Algorithm::Sending& each : sendings) {
       EXPECT_NE(each.to, from);
       EXPECT_LT(each.phase, courses_[from]->phases());
       EXPECT_TRUE(courses_[each.to]->expects(each.phase, from));
@@ -77,19 +77,19 @@ class Members {
   bool step(size_t place) {
     const uint8_t phase = phases_[place];
     if (phase == courses_[place]->phases()) return false;
-    std::vector<Tensors> parts(courses_.size());
+    std::vector<Tensors> chunks(courses_.size());
     for (size_t from = 0; from < courses_.size(); ++from) {
       if (!courses_[place]->expects(phase, from)) continue;
       const auto found = mail_[place].find(std::pair(phase, from));
       if (found == mail_[place].end()) return false;
-      parts[from] = std::move(found->second);
+      chunks[from] = std::move(found->second);
     }
     ++phases_[place];
-    post(place, courses_[place]->go_on(phase, std::move(parts)));
+    post(place, courses_[place]->go_on(phase, std::move(chunks)));
     return true;
   }
 
-  std::vector<std::unique_ptr<Course>> courses_;
+  std::vector<std::unique_ptr<Algorithm>> courses_;
   std::vector<uint8_t> phases_;
   std::vector<std::map<std::pair<uint8_t, size_t>, Tensors>> mail_;
 };
@@ -114,7 +114,7 @@ const std::vector<std::vector<int64_t>> kSizes{{0},
                                                // Five shares, each of which has pieces of several.
                                                {5000, 3, 11'000, 1, 9000}};
 
-TEST(Course, AllReduceGivesTheSumToAll) {
+TEST(Algorithm, AllReduceGivesTheSumToAll) {
   for (size_t size = 1; size <= kMost; ++size) {
     for (const auto& sizes : kSizes) {
       for (const at::ScalarType type : {at::kFloat, at::kLong, at::kBFloat16}) {
@@ -127,7 +127,7 @@ TEST(Course, AllReduceGivesTheSumToAll) {
         }
 
         Members members(size, [&](Place place) {
-          return all_reduce_course(place, values[place.own], folding_of(ReduceOp::kSum, size));
+          return all_reduce_algorithm(place, values[place.own], folding_of(ReduceOp::kSum, size));
         });
         members.run();
 
@@ -140,7 +140,7 @@ TEST(Course, AllReduceGivesTheSumToAll) {
   }
 }
 
-TEST(Course, AllReduceGivesTheSameBitsToAll) {
+TEST(Algorithm, AllReduceGivesTheSameBitsToAll) {
   for (size_t size = 2; size <= kMost; ++size) {
     for (const int64_t elements : {int64_t{777}, 3 * kMany + 1}) {
       for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
@@ -149,8 +149,8 @@ TEST(Course, AllReduceGivesTheSameBitsToAll) {
         const at::Tensor expected = at::stack(values).to(at::kDouble).mean(0);
 
         Members members(size, [&](Place place) {
-          return all_reduce_course(place, {values[place.own]},
-                                   folding_of(ReduceOp::kAverage, size));
+          return all_reduce_algorithm(place, {values[place.own]},
+                                      folding_of(ReduceOp::kAverage, size));
         });
         members.run();
 
@@ -163,7 +163,7 @@ TEST(Course, AllReduceGivesTheSameBitsToAll) {
   }
 }
 
-TEST(Course, BroadcastGivesTheRootsTensorsToAll) {
+TEST(Algorithm, BroadcastGivesTheRootsTensorsToAll) {
   for (size_t size = 1; size <= kMost; ++size) {
     for (size_t root = 0; root < size; ++root) {
       for (const auto& sizes : kSizes) {
@@ -172,7 +172,7 @@ TEST(Course, BroadcastGivesTheRootsTensorsToAll) {
         const Tensors wanted = copies_of(values[root]);
 
         Members members(
-            size, [&](Place place) { return broadcast_course(place, values[place.own], root); });
+            size, [&](Place place) { return broadcast_algorithm(place, values[place.own], root); });
         members.run();
 
         for (const Tensors& each : values) {
@@ -183,7 +183,7 @@ TEST(Course, BroadcastGivesTheRootsTensorsToAll) {
   }
 }
 
-TEST(Course, AllGatherGivesAnythingToAll) {
+TEST(Algorithm, AllGatherGivesAnythingToAll) {
   for (size_t size = 1; size <= kMost; ++size) {
     std::vector<Tensors> values;
     for (size_t i = 0; i < size; ++i) {
@@ -191,7 +191,8 @@ TEST(Course, AllGatherGivesAnythingToAll) {
       values.push_back({at::randn({rows, 3}), at::randn({2, rows + 1}).to(at::kDouble)});
     }
 
-    Members members(size, [&](Place place) { return all_gather_course(place, values[place.own]); });
+    Members members(size,
+                    [&](Place place) { return all_gather_algorithm(place, values[place.own]); });
     members.run();
 
     for (size_t i = 0; i < size; ++i) {
@@ -206,7 +207,7 @@ TEST(Course, AllGatherGivesAnythingToAll) {
   }
 }
 
-TEST(Course, ReduceScatterGivesEverybodyItsOwn) {
+TEST(Algorithm, ReduceScatterGivesEverybodyItsOwn) {
   for (size_t size = 1; size <= kMost; ++size) {
     std::vector<int64_t> sizes{1000, 0, 3, 40'000, 1};
     sizes.resize(size);
@@ -217,7 +218,7 @@ TEST(Course, ReduceScatterGivesEverybodyItsOwn) {
     }
 
     Members members(size, [&](Place place) {
-      return reduce_scatter_course(place, values[place.own], folding_of(ReduceOp::kSum, size));
+      return reduce_scatter_algorithm(place, values[place.own], folding_of(ReduceOp::kSum, size));
     });
     members.run();
 
@@ -232,9 +233,9 @@ TEST(Course, ReduceScatterGivesEverybodyItsOwn) {
   }
 }
 
-TEST(Course, BarrierHearsOfEverybody) {
+TEST(Algorithm, BarrierHearsOfEverybody) {
   for (size_t size = 1; size <= kMost; ++size) {
-    Members members(size, [](Place place) { return barrier_course(place); });
+    Members members(size, [](Place place) { return barrier_algorithm(place); });
     members.run();
     for (size_t i = 0; i < size; ++i) {
       for (size_t from = 0; from < size; ++from) {
@@ -244,23 +245,23 @@ TEST(Course, BarrierHearsOfEverybody) {
   }
 }
 
-// What a member that lies about its terms, or another build, might send.
+// What a member that lies about its signature, or another build, might send.
 class CourseWithWrongParts : public testing::Test {
  protected:
-  static void expect_refused(const std::function<std::unique_ptr<Course>()>& make, uint8_t phase,
-                             const std::vector<Tensors>& parts) {
-    const std::unique_ptr<Course> course = make();
-    course->begin();
-    for (uint8_t i = 0; i < phase; ++i) course->go_on(i, good_);
-    EXPECT_THAT([&] { course->go_on(phase, parts); },
+  static void expect_refused(const std::function<std::unique_ptr<Algorithm>()>& make, uint8_t phase,
+                             const std::vector<Tensors>& chunks) {
+    const std::unique_ptr<Algorithm> algorithm = make();
+    algorithm->begin();
+    for (uint8_t i = 0; i < phase; ++i) algorithm->go_on(i, good_);
+    EXPECT_THAT([&] { algorithm->go_on(phase, chunks); },
                 Throws<Error>(Property(&Error::code, ErrorCode::kBadMessage)));
   }
   static inline std::vector<Tensors> good_;
 };
 
 TEST_F(CourseWithWrongParts, OfReductions) {
-  const auto few = [] { return all_reduce_course({0, 2}, {at::ones({3})}, {}); };
-  const auto many = [] { return all_reduce_course({0, 2}, {at::ones({2 * kManyOfTwo})}, {}); };
+  const auto few = [] { return all_reduce_algorithm({0, 2}, {at::ones({3})}, {}); };
+  const auto many = [] { return all_reduce_algorithm({0, 2}, {at::ones({2 * kManyOfTwo})}, {}); };
   good_ = {{}, {at::ones({kManyOfTwo})}};
   for (const Tensors& wrong :
        {Tensors{}, Tensors{at::ones({2})}, Tensors{at::Tensor()},
@@ -273,19 +274,19 @@ TEST_F(CourseWithWrongParts, OfReductions) {
     expect_refused(many, 1, {{}, wrong});
     expect_refused(
         [] {
-          return reduce_scatter_course({0, 2}, {at::ones({3}), at::ones({1})}, {});
+          return reduce_scatter_algorithm({0, 2}, {at::ones({3}), at::ones({1})}, {});
         },
         0, {{}, wrong});
-    expect_refused([] { return broadcast_course({0, 2}, {at::ones({3})}, 1); }, 0, {{}, wrong});
+    expect_refused([] { return broadcast_algorithm({0, 2}, {at::ones({3})}, 1); }, 0, {{}, wrong});
   }
 }
 
 TEST_F(CourseWithWrongParts, OfGathers) {
-  const auto gather = [] { return all_gather_course({0, 2}, {at::ones({3})}); };
+  const auto gather = [] { return all_gather_algorithm({0, 2}, {at::ones({3})}); };
   expect_refused(gather, 0, {{}, {}});
   expect_refused(gather, 0, {{}, {at::ones({1}), at::ones({1})}});
   expect_refused(gather, 0, {{}, {at::Tensor()}});
-  expect_refused([] { return barrier_course({0, 2}); }, 0, {{}, {at::ones({1})}});
+  expect_refused([] { return barrier_algorithm({0, 2}); }, 0, {{}, {at::ones({1})}});
 }
 
 }  // namespace

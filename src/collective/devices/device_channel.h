@@ -22,32 +22,33 @@
 
 namespace weft::collective {
 
-class DeviceLane {
+class DeviceChannel {
  public:
   /// Meets the other members of the channel, which all do the same. Null if one of them cannot
   /// use it, or two have the same device.
-  static std::shared_ptr<DeviceLane> meet(const std::shared_ptr<Channel>& channel,
-                                          at::Device device, std::unique_ptr<DeviceComm> comm);
-  ~DeviceLane();
-  DeviceLane(const DeviceLane&) = delete;
+  static std::shared_ptr<DeviceChannel> meet(const std::shared_ptr<Channel>& channel,
+                                             at::Device device, std::unique_ptr<DeviceComm> comm);
+  ~DeviceChannel();
+  DeviceChannel(const DeviceChannel&) = delete;
 
   /// Whether these go by it. `tensors` are not empty.
   bool takes(Kind kind, ReduceOp op, const Tensors& tensors) const;
 
   /// Of flat tensors that it takes, with all members; in place.
-  Future<Outcome> start(const Terms& terms, DeviceWork work);
+  Future<Outcome> start(const Signature& signature, DeviceOperation work);
   /// Of one tensor that it takes. The outcome has all, by place.
-  Future<Outcome> start_all_gather(const Terms& terms, const at::Tensor& tensor);
+  Future<Outcome> start_all_gather(const Signature& signature, const at::Tensor& tensor);
   /// Of tensors that it takes, one for each place. The outcome has the reduction for this one.
-  Future<Outcome> start_reduce_scatter(const Terms& terms, const Tensors& tensors,
+  Future<Outcome> start_reduce_scatter(const Signature& signature, const Tensors& tensors,
                                        const Folding& folding);
 
  private:
-  using MakeCourse = std::function<std::unique_ptr<Course>(Place, DeviceWorker::JobRef)>;
+  using MakeAlgorithm = std::function<std::unique_ptr<Algorithm>(Place, DeviceWorker::JobRef)>;
 
-  DeviceLane(std::shared_ptr<Channel> channel, at::Device device, std::unique_ptr<DeviceComm> comm);
+  DeviceChannel(std::shared_ptr<Channel> channel, at::Device device,
+                std::unique_ptr<DeviceComm> comm);
   void connect(const std::string& invitation);
-  Future<Outcome> enter(Terms terms, const MakeCourse& make_course);
+  Future<Outcome> enter(Signature signature, const MakeAlgorithm& make_algorithm);
 
   const std::shared_ptr<Channel> channel_;
   const at::Device device_;

@@ -1,6 +1,6 @@
 // All process groups that an agent is in, and how it notices that a member is lost.
 //
-// Parts that cannot be sent tell so themselves. Members whose parts an operation has been waiting
+// Parts that cannot be sent tell so themselves. Members whose chunks an operation has been waiting
 // for are asked, now and then, whether they are still in it: that finds the dead, the frozen and
 // those who have left.
 // SPDX-License-Identifier: BSD-3-Clause
@@ -17,35 +17,36 @@
 #include <tuple>
 #include <vector>
 
-#include "collective/group.h"
+#include "collective/process_group_state.h"
 #include "rpc/agent_core.h"
-#include "rpc/agent_part.h"
+#include "rpc/agent_extension.h"
 #include "rpc/io/alarm.h"
 
 namespace weft::collective {
 
-class Groups final : public rpc::AgentPart, public std::enable_shared_from_this<Groups> {
+class ProcessGroups final : public rpc::AgentExtension,
+                            public std::enable_shared_from_this<ProcessGroups> {
  public:
-  explicit Groups(rpc::AgentCore& agent);
-  static Groups& of(rpc::AgentCore& agent);
+  explicit ProcessGroups(rpc::AgentCore& agent);
+  static ProcessGroups& of(rpc::AgentCore& agent);
 
   /// Meets the other members and makes one.
-  std::shared_ptr<Group> make(Agent& agent, const std::vector<std::string>& names,
-                              const GroupOptions& options);
-  std::shared_ptr<Group> find(uint64_t id);
+  std::shared_ptr<ProcessGroupState> make(Agent& agent, const std::vector<std::string>& names,
+                                          const GroupOptions& options);
+  std::shared_ptr<ProcessGroupState> find(uint64_t id);
   /// It is gone here; `failure` is why, if it had failed: members that do not know yet are told so.
   void forget(uint64_t id, const std::optional<Error>& failure);
   /// To a member that sends something to a channel that is not here.
-  Reception why_gone(const ChannelId& channel);
+  ChunkReply why_gone(const ChannelId& channel);
 
   /// A member does not have the channel any more.
-  void on_gone(const ChannelId& channel, const WorkerInfo& member, const Reception& reception);
+  void on_gone(const ChannelId& channel, const WorkerInfo& member, const ChunkReply& reception);
   /// A member could not be reached.
   void on_lost(const ChannelId& channel, const WorkerInfo& member, const Error& error);
   /// An operation has begun.
   void watch_before_long();
 
-  // rpc::AgentPart:
+  // rpc::AgentExtension:
   rpc::Idleness idleness() override;
   std::string unfinished() override;
   void on_stopping() override;
@@ -54,13 +55,13 @@ class Groups final : public rpc::AgentPart, public std::enable_shared_from_this<
   // A member that a channel waits for.
   using Waited = std::tuple<uint64_t, uint32_t, int>;  // group, channel, rank
 
-  std::vector<std::shared_ptr<Group>> all();
+  std::vector<std::shared_ptr<ProcessGroupState>> all();
   void set_alarm();
   void watch();
-  void ask(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
+  void ask(const std::shared_ptr<ProcessGroupState>& group, uint32_t channel, int rank,
            const Channel::Awaited& awaited);
-  void on_answered(const std::shared_ptr<Group>& group, uint32_t channel, int rank,
-                   const Future<Reception>& answer);
+  void on_answered(const std::shared_ptr<ProcessGroupState>& group, uint32_t channel, int rank,
+                   const Future<ChunkReply>& answer);
   bool is_strike(const Waited& waited, int number);
 
   const std::weak_ptr<rpc::AgentCore> agent_;
@@ -70,7 +71,7 @@ class Groups final : public rpc::AgentPart, public std::enable_shared_from_this<
   std::mutex mutex_;
   bool stopped_ = false;
   uint64_t next_ = 0;
-  std::map<uint64_t, std::weak_ptr<Group>> groups_;
+  std::map<uint64_t, std::weak_ptr<ProcessGroupState>> groups_;
   std::map<uint64_t, Error> gone_;  // groups that had failed
   std::set<Waited> asked_;          // and not answered
   std::map<Waited, int> strikes_;   // how often they seemed to be gone, when asked last

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/group.h"
+#include "collective/process_group_state.h"
 
 #include <algorithm>
 
@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "collective/groups.h"
+#include "collective/chunk_call.h"
 #include "collective/nccl/nccl_comm.h"
-#include "collective/part_call.h"
+#include "collective/process_groups.h"
 #include "collective/reserved_functions.h"
 #include "rpc/own_call.h"
 
@@ -22,9 +22,9 @@ constexpr auto kTellTimeout = std::chrono::seconds(10);
 constexpr uint32_t kMostUnopened = 1024;
 
 // How the channels of a group reach the other members.
-class Surroundings final : public Channel::Outside {
+class AgentOutside final : public Channel::Outside {
  public:
-  Surroundings(rpc::AgentCore& agent, ChannelId id, std::vector<WorkerInfo> members, int rank)
+  AgentOutside(rpc::AgentCore& agent, ChannelId id, std::vector<WorkerInfo> members, int rank)
       : agent_(agent.weak_from_this()),
         runtime_(agent.runtime().shared_from_this()),
         id_(id),
@@ -32,15 +32,15 @@ class Surroundings final : public Channel::Outside {
         rank_(rank) {}
 
   base::Time now() const override { return runtime_->clock->now(); }
-  void send(int to, const Part& part, std::function<void()> arrived) override {
+  void send(int to, const Chunk& chunk, std::function<void()> arrived) override {
     if (const auto agent = agent_.lock()) {
-      send_part(*agent, members_[static_cast<size_t>(to)], part, std::move(arrived));
+      send_chunk(*agent, members_[static_cast<size_t>(to)], chunk, std::move(arrived));
     }
   }
   detail::ContinuationSink* sink() override { return &runtime_->io; }
   void later(std::function<void()> task) override { post(*runtime_, std::move(task)); }
   void watch() override {
-    if (const auto agent = agent_.lock()) Groups::of(*agent).watch_before_long();
+    if (const auto agent = agent_.lock()) ProcessGroups::of(*agent).watch_before_long();
   }
   void tell_failed(const Error& error) override {
     const auto agent = agent_.lock();
@@ -73,8 +73,9 @@ class Surroundings final : public Channel::Outside {
 
 }  // namespace
 
-Group::Group(rpc::AgentCore& agent, uint64_t id, std::vector<WorkerInfo> members, int rank,
-             const GroupOptions& options)
+ProcessGroupState::ProcessGroupState(rpc::AgentCore& agent, uint64_t id,
+                                     std::vector<WorkerInfo> members, int rank,
+                                     const GroupOptions& options)
     : agent_(agent.weak_from_this()),
       id_(id),
       members_(std::move(members)),
@@ -84,38 +85,38 @@ Group::Group(rpc::AgentCore& agent, uint64_t id, std::vector<WorkerInfo> members
   own_ = open_channel();
 }
 
-Group::~Group() {
+ProcessGroupState::~ProcessGroupState() {
   std::optional<Error> failure;
   for (const auto& [id, channel] : channels()) {
     if (!failure) failure = channel->failure();
     channel->fail(Error(ErrorCode::kInvalidArgument, "the group was destroyed"));
   }
   if (!failure && !closed_failures_.empty()) failure = closed_failures_.begin()->second;
-  if (const auto agent = agent_.lock()) Groups::of(*agent).forget(id_, failure);
+  if (const auto agent = agent_.lock()) ProcessGroups::of(*agent).forget(id_, failure);
 }
 
-void Group::check_rank(int rank) const {
+void ProcessGroupState::check_rank(int rank) const {
   if (rank >= 0 && rank < size()) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("rank {} in a group of {} members", rank, size()));
 }
 
-int Group::rank_of(int worker) const {
+int ProcessGroupState::rank_of(int worker) const {
   const auto found = std::find_if(members_.begin(), members_.end(),
                                   [&](const WorkerInfo& each) { return each.id == worker; });
   return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
 }
 
-std::shared_ptr<Channel> Group::make_channel(uint32_t id) {
+std::shared_ptr<Channel> ProcessGroupState::make_channel(uint32_t id) {
   const auto agent = agent_.lock();
   if (!agent) throw Error(ErrorCode::kShuttingDown, "the agent of this group was shut down");
   const ChannelId channel{id_, id};
   return std::make_shared<Channel>(
       channel, rank_, size(), timeout_,
-      std::make_shared<Surroundings>(*agent, channel, members_, rank_));
+      std::make_shared<AgentOutside>(*agent, channel, members_, rank_));
 }
 
-std::shared_ptr<Channel> Group::open_channel() {
+std::shared_ptr<Channel> ProcessGroupState::open_channel() {
   const std::lock_guard lock(mutex_);
   const auto found = channels_.find(next_channel_);
   const auto channel = found != channels_.end() ? found->second : make_channel(next_channel_);
@@ -123,20 +124,21 @@ std::shared_ptr<Channel> Group::open_channel() {
   return channel;
 }
 
-Line Group::line(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_cuda()) return Line(own_);
+DualChannel ProcessGroupState::dual(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda()) return DualChannel(own_);
   const std::lock_guard lock(connecting_);
   if (!connected_) connected_.emplace(connect(own_, tensor.device()));
   return *connected_;
 }
 
-Line Group::connect(const std::shared_ptr<Channel>& channel, at::Device device) const {
-  if (!nccl_ || !device.is_cuda()) return Line(channel);
+DualChannel ProcessGroupState::connect(const std::shared_ptr<Channel>& channel,
+                                       at::Device device) const {
+  if (!nccl_ || !device.is_cuda()) return DualChannel(channel);
   auto comm = make_nccl_comm(channel->place_in(channel->everybody()), device);
-  return Line(channel, DeviceLane::meet(channel, device, std::move(comm)));
+  return DualChannel(channel, DeviceChannel::meet(channel, device, std::move(comm)));
 }
 
-void Group::close_channel(Channel& channel) {
+void ProcessGroupState::close_channel(Channel& channel) {
   std::shared_ptr<Channel> closed;
   {
     const std::lock_guard lock(mutex_);
@@ -151,7 +153,7 @@ void Group::close_channel(Channel& channel) {
   channel.fail(Error(ErrorCode::kInvalidArgument, "it was destroyed"));
 }
 
-std::shared_ptr<Channel> Group::find_channel(uint32_t channel) {
+std::shared_ptr<Channel> ProcessGroupState::find_channel(uint32_t channel) {
   const std::lock_guard lock(mutex_);
   const auto found = channels_.find(channel);
   if (found != channels_.end()) return found->second;
@@ -159,18 +161,18 @@ std::shared_ptr<Channel> Group::find_channel(uint32_t channel) {
   return channels_[channel] = make_channel(channel);
 }
 
-std::optional<Error> Group::failure_of_closed(uint32_t channel) {
+std::optional<Error> ProcessGroupState::failure_of_closed(uint32_t channel) {
   const std::lock_guard lock(mutex_);
   const auto found = closed_failures_.find(channel);
   return found == closed_failures_.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::vector<std::pair<uint32_t, std::shared_ptr<Channel>>> Group::channels() {
+std::vector<std::pair<uint32_t, std::shared_ptr<Channel>>> ProcessGroupState::channels() {
   const std::lock_guard lock(mutex_);
   return {channels_.begin(), channels_.end()};
 }
 
-void Group::fail(const Error& error) {
+void ProcessGroupState::fail(const Error& error) {
   for (const auto& [id, channel] : channels()) channel->fail(error);
 }
 

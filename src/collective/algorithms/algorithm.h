@@ -1,7 +1,7 @@
-// How one operation goes on one member: which parts it sends, and what it makes of those that come.
-// No threads, no messages.
+// How one operation goes on one member: which chunks it sends, and what it makes of those that
+// come. No threads, no messages.
 //
-// An operation has phases. In each a member may expect one part from some of the others; when they
+// An operation has phases. In each a member may expect one chunk from some of the others; when they
 // are there it makes something of them, and says what to send next. Places are those among the
 // members that take part in this operation.
 // SPDX-License-Identifier: BSD-3-Clause
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "collective/algorithms/fold.h"
-#include "collective/algorithms/terms.h"
+#include "collective/algorithms/operation_message.h"
 
 namespace weft::collective {
 
@@ -27,7 +27,7 @@ struct Place {
   size_t size = 1;
 };
 
-class Course {
+class Algorithm {
  public:
   struct Sending {
     size_t to;
@@ -36,19 +36,19 @@ class Course {
   };
   using Sendings = std::vector<Sending>;
 
-  Course(Place place, uint8_t phases) : place_(place), phases_(phases) {}
-  virtual ~Course() = default;
+  Algorithm(Place place, uint8_t phases) : place_(place), phases_(phases) {}
+  virtual ~Algorithm() = default;
 
   const Place& place() const { return place_; }
   uint8_t phases() const { return phases_; }
 
   virtual Sendings begin() = 0;
   virtual bool expects(uint8_t phase, size_t from) const = 0;
-  /// Every part that was expected is there, by place. Throws kBadMessage for what does not fit.
-  virtual Sendings go_on(uint8_t phase, std::vector<Tensors> parts) = 0;
+  /// Every chunk that was expected is there, by place. Throws kBadMessage for what does not fit.
+  virtual Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) = 0;
 
   /// Whether go_on has to wait for work that others do, on a thread of theirs. They begin when the
-  /// parts are there, and call `done`, once, with what failed or null; go_on gets no parts then.
+  /// chunks are there, and call `done`, once, with what failed or null; go_on gets no chunks then.
   virtual bool works_elsewhere(uint8_t) const { return false; }
   using Done = std::function<void(std::exception_ptr)>;
   virtual void work_elsewhere(std::vector<Tensors>, Done) {}
@@ -81,14 +81,16 @@ class Course {
 /// The reduction of all. Few elements: everybody sends all to everybody, and the result is apart.
 /// Many: everybody reduces a share of them and sends it to the others, and they are in place of
 /// `tensors`; there is no result then.
-std::unique_ptr<Course> all_reduce_course(Place place, Tensors tensors, const Folding& folding);
+std::unique_ptr<Algorithm> all_reduce_algorithm(Place place, Tensors tensors,
+                                                const Folding& folding);
 /// The tensors of `root`, in place of the others'.
-std::unique_ptr<Course> broadcast_course(Place place, Tensors tensors, size_t root);
+std::unique_ptr<Algorithm> broadcast_algorithm(Place place, Tensors tensors, size_t root);
 /// Any tensors; the result has all of them, by place.
-std::unique_ptr<Course> all_gather_course(Place place, Tensors tensors);
+std::unique_ptr<Algorithm> all_gather_algorithm(Place place, Tensors tensors);
 /// `tensors` has one for each; the result is the reduction of those for this place.
-std::unique_ptr<Course> reduce_scatter_course(Place place, Tensors tensors, const Folding& folding);
+std::unique_ptr<Algorithm> reduce_scatter_algorithm(Place place, Tensors tensors,
+                                                    const Folding& folding);
 /// Nothing, from everybody.
-std::unique_ptr<Course> barrier_course(Place place);
+std::unique_ptr<Algorithm> barrier_algorithm(Place place);
 
 }  // namespace weft::collective

@@ -1,7 +1,7 @@
 // Lanes between accelerators that the test plays: who meets, what they compute, in which order,
 // and what becomes of it when they disagree.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "collective/devices/device_lane.h"
+#include "collective/devices/device_channel.h"
 
 #include <atomic>
 #include <functional>
@@ -20,34 +20,35 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "unit/collective/device_lane_scene.h"
+#include "unit/collective/device_channel_scene.h"
 
 namespace weft::device_lane_test {
 namespace {
 
 using testing::HasSubstr;
 
-class DeviceLaneTest : public DeviceLaneScene {};
+class DeviceChannelTest : public DeviceChannelScene {};
 
 // --- meeting ---------------------------------------------------------------------------------
 
-TEST_F(DeviceLaneTest, MeetsIfAllFit) {
-  fabric->members[0].card = std::string("with\0zeros\xff", 11);
+TEST_F(DeviceChannelTest, MeetsIfAllFit) {
+  fabric->members[0].identity = std::string("with\0zeros\xff", 11);
 
   on_lanes([&](const Member& member) {
     EXPECT_TRUE(of(member).connecting);
-    EXPECT_TRUE(member.lane->takes(Kind::kAllReduce, ReduceOp::kSum, {at::ones({2})}));
-    EXPECT_FALSE(member.lane->takes(Kind::kAllReduce, ReduceOp::kMin, {at::ones({2})}));
-    EXPECT_FALSE(member.lane->takes(Kind::kAllReduce, ReduceOp::kSum,
-                                    {at::ones({2}), at::ones({2}, at::kDouble)}));
-    EXPECT_FALSE(member.lane->takes(Kind::kAllGather, ReduceOp::kSum, {at::ones({2}).to_sparse()}));
-    EXPECT_FALSE(member.lane->takes(Kind::kAllGather, ReduceOp::kSum, {at::Tensor()}));
+    EXPECT_TRUE(member.device_channel->takes(Kind::kAllReduce, ReduceOp::kSum, {at::ones({2})}));
+    EXPECT_FALSE(member.device_channel->takes(Kind::kAllReduce, ReduceOp::kMin, {at::ones({2})}));
+    EXPECT_FALSE(member.device_channel->takes(Kind::kAllReduce, ReduceOp::kSum,
+                                              {at::ones({2}), at::ones({2}, at::kDouble)}));
+    EXPECT_FALSE(member.device_channel->takes(Kind::kAllGather, ReduceOp::kSum,
+                                              {at::ones({2}).to_sparse()}));
+    EXPECT_FALSE(member.device_channel->takes(Kind::kAllGather, ReduceOp::kSum, {at::Tensor()}));
   });
 
   for (const auto& each : fabric->members) EXPECT_EQ(each.alive, 0u);
 }
 
-class DeviceLaneThatCannotBe : public DeviceLaneTest {
+class DeviceChannelThatCannotBe : public DeviceChannelTest {
  protected:
   void expect_none() {
     on_channels([&](const Member& member) {
@@ -58,19 +59,19 @@ class DeviceLaneThatCannotBe : public DeviceLaneTest {
   }
 };
 
-TEST_F(DeviceLaneThatCannotBe, BecauseACardIsEmpty) {
-  fabric->members[1].card = "";
+TEST_F(DeviceChannelThatCannotBe, BecauseACardIsEmpty) {
+  fabric->members[1].identity = "";
   expect_none();
 }
 
-TEST_F(DeviceLaneThatCannotBe, BecauseTheyDoNotFit) {
+TEST_F(DeviceChannelThatCannotBe, BecauseTheyDoNotFit) {
   for (auto& each : fabric->members) each.fits = false;
   expect_none();
 }
 
 // --- results ---------------------------------------------------------------------------------
 
-TEST_F(DeviceLaneTest, Reduces) {
+TEST_F(DeviceChannelTest, Reduces) {
   on_lanes([](const Member& member) {
     const auto given = [&] { return at::full({5}, member.rank + 1.0, at::kFloat); };
     const Tensors sums{given(), at::empty({0}), given().narrow(0, 0, 2)}, averages{given()};
@@ -84,7 +85,7 @@ TEST_F(DeviceLaneTest, Reduces) {
   });
 }
 
-TEST_F(DeviceLaneTest, BroadcastsFromEverybody) {
+TEST_F(DeviceChannelTest, BroadcastsFromEverybody) {
   on_lanes([](const Member& member) {
     for (int root = 0; root < 3; ++root) {
       const Tensors tensors{at::full({4}, 10 + member.rank), at::full({2}, 20 + member.rank)};
@@ -97,7 +98,7 @@ TEST_F(DeviceLaneTest, BroadcastsFromEverybody) {
   });
 }
 
-TEST_F(DeviceLaneTest, GathersDifferentShapesAndTypes) {
+TEST_F(DeviceChannelTest, GathersDifferentShapesAndTypes) {
   // The first does not lie in memory as its indices go.
   const Tensors all{at::arange(6, at::kFloat).view({2, 3}).t(), at::full({}, 7, at::kLong),
                     at::zeros({0, 4}, at::kBool)};
@@ -108,21 +109,21 @@ TEST_F(DeviceLaneTest, GathersDifferentShapesAndTypes) {
 
     const Outcome outcome = in_time(member.all_gather(own));
 
-    ASSERT_EQ(outcome.parts.size(), 3u);
+    ASSERT_EQ(outcome.chunks.size(), 3u);
     for (size_t i = 0; i < 3; ++i) {
-      const at::Tensor& got = outcome.parts[i].at(0);
+      const at::Tensor& got = outcome.chunks[i].at(0);
       EXPECT_EQ(got.scalar_type(), all[i].scalar_type());
       EXPECT_EQ(got.sizes(), all[i].sizes());
       EXPECT_TRUE(at::equal(got, all[i])) << i;
     }
-    outcome.parts[static_cast<size_t>(member.rank)][0].zero_();
+    outcome.chunks[static_cast<size_t>(member.rank)][0].zero_();
   });
 
   EXPECT_TRUE(at::equal(all[0], before)) << "the result is a copy";
   expect_full(all[1], 7);
 }
 
-TEST_F(DeviceLaneTest, ReducesAndScatters) {
+TEST_F(DeviceChannelTest, ReducesAndScatters) {
   for (const bool is_average : {false, true}) {
     fabric = std::make_shared<Fabric>(3);
     on_lanes([&](const Member& member) {
@@ -137,32 +138,32 @@ TEST_F(DeviceLaneTest, ReducesAndScatters) {
 
       const at::Tensor& own = before[static_cast<size_t>(member.rank)];
       EXPECT_TRUE(
-          outcome.parts.at(0).at(0).view(own.sizes()).allclose(own * 0 + (is_average ? 1 : 3)));
+          outcome.chunks.at(0).at(0).view(own.sizes()).allclose(own * 0 + (is_average ? 1 : 3)));
       for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(given[i], before[i])) << "given";
     });
   }
 }
 
-TEST_F(DeviceLaneTest, OfOneMember) {
+TEST_F(DeviceChannelTest, OfOneMember) {
   const auto alone = std::make_shared<Fabric>(1);
   const ProcessGroup group = new_group(agents[0], {"a"});
   Member member{0, group.group()->open_channel()};
-  member.lane = DeviceLane::meet(member.channel, at::kCPU, alone->comm(0));
-  ASSERT_TRUE(member.lane);
+  member.device_channel = DeviceChannel::meet(member.channel, at::kCPU, alone->comm(0));
+  ASSERT_TRUE(member.device_channel);
   const at::Tensor tensor = at::full({3}, 5.0);
 
   in_time(member.all_reduce({tensor}, ReduceOp::kAverage));
   in_time(member.broadcast({tensor}, 0));
 
   expect_full(tensor, 5);
-  expect_full(in_time(member.all_gather(tensor)).parts.at(0).at(0), 5);
-  expect_full(in_time(member.reduce_scatter({tensor})).parts.at(0).at(0), 5);
+  expect_full(in_time(member.all_gather(tensor)).chunks.at(0).at(0), 5);
+  expect_full(in_time(member.reduce_scatter({tensor})).chunks.at(0).at(0), 5);
 }
 
 // --- order -----------------------------------------------------------------------------------
 
 // Two hundred by four threads, none of which is over before all members have begun all.
-TEST_F(DeviceLaneTest, EverybodyHasTheSameOrder) {
+TEST_F(DeviceChannelTest, EverybodyHasTheSameOrder) {
   constexpr size_t kOperations = 200;
   std::atomic<size_t> started{0};
   fabric->held = true;
@@ -199,9 +200,9 @@ TEST_F(DeviceLaneTest, EverybodyHasTheSameOrder) {
   for (const auto& each : fabric->members) EXPECT_EQ(each.order, fabric->members[0].order);
 }
 
-TEST_F(DeviceLaneTest, OperationsOnTheCpuGoOnBesideIt) {
+TEST_F(DeviceChannelTest, OperationsOnTheCpuGoOnBesideIt) {
   on_lanes([&](const Member& member) {
-    const Line line(member.channel, member.lane);
+    const DualChannel dual(member.channel, member.device_channel);
     const auto& all = member.channel->everybody();
     Tensors tensors;
     std::vector<Future<Outcome>> outcomes;
@@ -209,16 +210,16 @@ TEST_F(DeviceLaneTest, OperationsOnTheCpuGoOnBesideIt) {
       // Those of doubles it does not take; there are few of them, and many.
       const auto type = i % 2 == 0 ? at::kFloat : at::kDouble;
       tensors.push_back(at::full({i % 7 == 1 ? 40'000 : i + 1}, member.rank + 1, type));
-      EXPECT_EQ(line.is_direct(Kind::kAllReduce, {tensors.back()}, all), type == at::kFloat);
-      outcomes.push_back(
-          line.all_reduce(terms_of(Kind::kAllReduce, {tensors.back()}), {tensors.back()}, all, {}));
+      EXPECT_EQ(dual.is_direct(Kind::kAllReduce, {tensors.back()}, all), type == at::kFloat);
+      outcomes.push_back(dual.all_reduce(signature_of(Kind::kAllReduce, {tensors.back()}),
+                                         {tensors.back()}, all, {}));
       if (i % 10 == 0) outcomes.push_back(member.barrier());
     }
 
     size_t next = 0;
     for (size_t i = 0; i < 60; ++i) {
       const Outcome outcome = in_time(outcomes[next++]);
-      expect_full(outcome.parts.empty() ? tensors[i] : outcome.parts[0].at(0), 6);
+      expect_full(outcome.chunks.empty() ? tensors[i] : outcome.chunks[0].at(0), 6);
       if (i % 10 == 0) in_time(outcomes[next++]);
     }
     EXPECT_EQ(of(member).begun, 30u);
@@ -227,7 +228,7 @@ TEST_F(DeviceLaneTest, OperationsOnTheCpuGoOnBesideIt) {
 
 // --- disagreement ----------------------------------------------------------------------------
 
-class DeviceLaneDisagreement : public DeviceLaneScene {
+class DeviceChannelDisagreement : public DeviceChannelScene {
  protected:
   /// What the second does is something else than what the others do.
   void expect_told(const std::function<Future<Outcome>(const Member&)>& other,
@@ -246,7 +247,7 @@ class DeviceLaneDisagreement : public DeviceLaneScene {
   }
 };
 
-TEST_F(DeviceLaneDisagreement, AboutTheReduction) {
+TEST_F(DeviceChannelDisagreement, AboutTheReduction) {
   expect_told(
       [](const Member& member) {
         return member.all_reduce({at::ones({4}), at::ones({2})}, ReduceOp::kAverage);
@@ -254,7 +255,7 @@ TEST_F(DeviceLaneDisagreement, AboutTheReduction) {
       "b calls all_reduce (average)");
 }
 
-TEST_F(DeviceLaneDisagreement, AboutTheKind) {
+TEST_F(DeviceChannelDisagreement, AboutTheKind) {
   expect_told(
       [](const Member& member) {
         return member.broadcast({at::ones({4}), at::ones({2})}, 1);
@@ -262,7 +263,7 @@ TEST_F(DeviceLaneDisagreement, AboutTheKind) {
       "b calls broadcast");
 }
 
-TEST_F(DeviceLaneDisagreement, AboutSizesWhoseSumIsTheSame) {
+TEST_F(DeviceChannelDisagreement, AboutSizesWhoseSumIsTheSame) {
   expect_told(
       [](const Member& member) {
         return member.all_reduce({at::ones({2}), at::ones({4})});
@@ -270,7 +271,7 @@ TEST_F(DeviceLaneDisagreement, AboutSizesWhoseSumIsTheSame) {
       "elements");
 }
 
-TEST_F(DeviceLaneDisagreement, AboutTheWay) {
+TEST_F(DeviceChannelDisagreement, AboutTheWay) {
   expect_told(
       [](const Member& member) {
         return member.all_reduce_on_cpu({at::ones({4}), at::ones({2})});
@@ -278,7 +279,7 @@ TEST_F(DeviceLaneDisagreement, AboutTheWay) {
       "on accelerators");
 }
 
-TEST_F(DeviceLaneDisagreement, EndsWhatIsGoingOnToo) {
+TEST_F(DeviceChannelDisagreement, EndsWhatIsGoingOnToo) {
   fabric->held = true;
 
   on_lanes([&](const Member& member) {

@@ -22,13 +22,13 @@ enum class Kind : uint8_t {
   kAllGather,
   kReduceScatter,
   kBarrier,
-  kRoll,
-  kFarewell,
+  kMembership,
+  kDeparture,
   kMeeting
 };
 
 /// What all members must agree on.
-struct Terms {
+struct Signature {
   uint8_t kind = 0;
   uint8_t op = 0;
   uint8_t type = 0;       // of the elements, as on the wire (wire/dtype.h); 0 where it may differ
@@ -37,13 +37,14 @@ struct Terms {
   uint64_t tensors = 0;
   uint64_t elements = 0;
 
-  friend bool operator==(const Terms&, const Terms&) = default;
+  friend bool operator==(const Signature&, const Signature&) = default;
 };
 
 /// Of operations on tensors of one type. Throws kInvalidArgument for what cannot be done.
-Terms terms_of(Kind kind, const Tensors& tensors, ReduceOp op = ReduceOp::kSum, int root = -1);
+Signature signature_of(Kind kind, const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                       int root = -1);
 /// "all_reduce (sum) of 3 tensors with 1200 elements of Float"
-std::string describe(const Terms& terms);
+std::string describe(const Signature& signature);
 
 /// One of several sequences of operations in a group; the group's own is zero.
 struct ChannelId {
@@ -52,20 +53,20 @@ struct ChannelId {
 };
 
 /// What one member sends to another in one phase of an operation.
-struct Part {
+struct Chunk {
   ChannelId channel;
   uint64_t epoch = 0;
   uint64_t number = 0;  // of the operation in its channel
   uint8_t phase = 0;
-  Terms terms;
+  Signature signature;
   Tensors tensors;
 };
 
 /// As another member says.
 Error told_error(uint8_t code, const std::string& cause);
 
-/// What a member answers to one that sends it a part, or waits for one.
-struct Reception {
+/// What a member answers to one that sends it a chunk, or waits for one.
+struct ChunkReply {
   bool gone = false;  // its group or module was destroyed there,
   uint8_t code = 0;   // after it had failed with this error, if not zero
   std::string cause = {};

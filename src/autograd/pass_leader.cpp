@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "autograd/pass_lead.h"
+#include "autograd/pass_leader.h"
 
 #include <algorithm>
 
@@ -39,13 +39,13 @@ std::unique_lock<std::mutex> take_lead(ContextState& state) {
               fmt::format("a pass of autograd context {} is running already", state.id()));
 }
 
-bool is_mistake(const Answer& answer) {
+bool is_mistake(const PassAnswer& answer) {
   return answer.code == static_cast<uint8_t>(ErrorCode::kInvalidArgument);
 }
 
 }  // namespace
 
-PassLead::PassLead(rpc::AgentCore& agent, ContextState& state, const BackwardOptions& options)
+PassLeader::PassLeader(rpc::AgentCore& agent, ContextState& state, const BackwardOptions& options)
     : agent_(agent),
       state_(state),
       options_(options),
@@ -54,32 +54,32 @@ PassLead::PassLead(rpc::AgentCore& agent, ContextState& state, const BackwardOpt
       pass_{state.id(), state.next_pass()},
       deadline_(deadline_of(agent, options)) {}
 
-void PassLead::run_from(const std::vector<at::Tensor>& roots) {
+void PassLeader::run_from(const std::vector<at::Tensor>& roots) {
   if (roots.empty()) throw Error(ErrorCode::kInvalidArgument, "a backward pass without roots");
   state_.check();
-  const Answer here = ask_here(roots);
+  const PassAnswer here = ask_here(roots);
   state_.check();
   if (is_mistake(here)) throw Error(ErrorCode::kInvalidArgument, here.failure);
   run(self_, here);
 }
 
-void PassLead::run_from(const RRef<at::Tensor>& root) {
+void PassLeader::run_from(const RRef<at::Tensor>& root) {
   state_.check();
   const int owner = root.owner().id;
   if (owner != self_) state_.note_participant(owner);
-  const Answer there = ask_owner(root);
+  const PassAnswer there = ask_owner(root);
   if (is_mistake(there)) throw Error(ErrorCode::kInvalidArgument, there.failure);
   run(owner, there);
 }
 
 // That there is no root, or no owner any more, is a failure of the pass.
-Answer PassLead::ask_owner(const RRef<at::Tensor>& root) {
+PassAnswer PassLeader::ask_owner(const RRef<at::Tensor>& root) {
   const auto given_up = static_cast<uint8_t>(ErrorCode::kContextAborted);
   try {
     if (root.is_owner()) return ask_here({own_value(root)});
     const detail::RRefTarget<at::Tensor> target(detail::RRefAccess::handle(root)->id());
     return await(
-        Future<Answer>(detail::RRefAccess::call<detail::RemoteFunction<&sys_autograd_ask_root>>(
+        Future<PassAnswer>(detail::RRefAccess::call<detail::RemoteFunction<&sys_autograd_ask_root>>(
             root, CallOptions{time_left()}, true, target, pass_)));
   } catch (const Failure& failure) {
     return {{}, given_up, failure.cause};
@@ -89,12 +89,12 @@ Answer PassLead::ask_owner(const RRef<at::Tensor>& root) {
   }
 }
 
-Answer PassLead::ask_here(const std::vector<at::Tensor>& roots) {
+PassAnswer PassLeader::ask_here(const std::vector<at::Tensor>& roots) {
   for (const at::Tensor& root : roots) check_root(root);
   return state_.ask_roots(pass_.number, roots).wait();
 }
 
-at::Tensor PassLead::own_value(const RRef<at::Tensor>& root) const {
+at::Tensor PassLeader::own_value(const RRef<at::Tensor>& root) const {
   const Timeout left = time_left();
   if (left.count() > 0 && !detail::RRefAccess::handle(root)->object()->settled().wait_for(left)) {
     throw Error(ErrorCode::kTimeout, "the tensor to begin at was not there in time");
@@ -102,8 +102,8 @@ at::Tensor PassLead::own_value(const RRef<at::Tensor>& root) const {
   return root.local_value();
 }
 
-void PassLead::run(int root_rank, const Answer& roots) {
-  course_.emplace(std::set<int>{root_rank});
+void PassLeader::run(int root_rank, const PassAnswer& roots) {
+  progress_.emplace(std::set<int>{root_rank});
   std::string cause;
   try {
     if (roots.code != 0) throw Failure{roots.failure};
@@ -111,9 +111,9 @@ void PassLead::run(int root_rank, const Answer& roots) {
     if (options_.mode == Mode::kSimple && !state_.has_more_participants()) {
       std::set<int> everybody = state_.participants();
       everybody.insert(self_);
-      carry_out(course_->begin_with(everybody));
+      carry_out(progress_->begin_with(everybody));
     } else {
-      carry_out(course_->begin({roots.reached}));
+      carry_out(progress_->begin({roots.reached}));
       await_answers();
     }
     await_finished();
@@ -128,12 +128,12 @@ void PassLead::run(int root_rank, const Answer& roots) {
   throw Error(ErrorCode::kContextAborted, cause);
 }
 
-void PassLead::carry_out(const PassCourse::Orders& orders) {
+void PassLeader::carry_out(const PassProgress::Orders& orders) {
   for (const auto& [rank, messages] : orders.ask) ask(rank, messages);
   if (!orders.run.empty()) order(orders.run);
 }
 
-void PassLead::ask(int rank, const std::vector<uint64_t>& messages) {
+void PassLeader::ask(int rank, const std::vector<uint64_t>& messages) {
   state_.note_participant(rank);
   questions_.emplace_back(rank, rank == self_ ? state_.ask(pass_.number, messages)
                                               : rpc::own_call<sys_autograd_ask>(
@@ -141,7 +141,7 @@ void PassLead::ask(int rank, const std::vector<uint64_t>& messages) {
 }
 
 // What this worker has for others goes with their orders: its own part runs first.
-void PassLead::order(const std::vector<int>& ranks) {
+void PassLeader::order(const std::vector<int>& ranks) {
   std::set<int> others(ranks.begin(), ranks.end());
   others.erase(self_);
   // Of several that report, one would have to wait until the one before it has.
@@ -153,36 +153,36 @@ void PassLead::order(const std::vector<int>& ranks) {
   running_.emplace_back(self_, own);
 }
 
-void PassLead::await_answers() {
+void PassLeader::await_answers() {
   while (!questions_.empty()) {
     const auto [rank, future] = questions_.front();
-    const Answer answer = await(future);
+    const PassAnswer answer = await(future);
     questions_.pop_front();
     if (answer.code != 0) throw Failure{answer.failure};
     const auto members = static_cast<int>(agent_.members().size());
     for (const auto& [from, messages] : answer.reached) {
       if (from < 0 || from >= members) throw Failure{name(rank) + " names a worker nobody is"};
     }
-    carry_out(course_->on_answer(answer.reached));
+    carry_out(progress_->on_answer(answer.reached));
   }
 }
 
-void PassLead::await_finished() {
+void PassLeader::await_finished() {
   while (!running_.empty()) {
     const auto [rank, future] = running_.front();
     take_gradients(rank, await(future));
     running_.erase(running_.begin());
-    course_->on_finished(rank);
+    progress_->on_finished(rank);
   }
 }
 
-void PassLead::take_gradients(int rank, RunReport report) {
+void PassLeader::take_gradients(int rank, RunReport report) {
   for (ReturnedGradients& each : report.gradients) state_.on_gradients(rank, std::move(each));
   state_.on_finished(rank, report);
 }
 
 template <typename T>
-T PassLead::await(const Future<T>& future) {
+T PassLeader::await(const Future<T>& future) {
   while (!future.ready()) {
     const base::Duration left = deadline_ - agent_.runtime().clock->now();
     if (left <= base::Duration(0)) run_out_of_time();
@@ -197,12 +197,12 @@ T PassLead::await(const Future<T>& future) {
 }
 
 // Of those that are not waited for at the moment.
-void PassLead::look_for_failure() {
+void PassLeader::look_for_failure() {
   if (const auto error = state_.aborted()) throw *error;
   for (const auto& [rank, future] : questions_) {
     if (!future.ready()) continue;
     if (const auto error = future.error()) throw Failure{failure_of(*error)};
-    if (const Answer answer = future.wait(); answer.code != 0) throw Failure{answer.failure};
+    if (const PassAnswer answer = future.wait(); answer.code != 0) throw Failure{answer.failure};
   }
   for (const auto& [rank, future] : running_) {
     if (!future.ready()) continue;
@@ -210,12 +210,12 @@ void PassLead::look_for_failure() {
   }
 }
 
-Timeout PassLead::time_left() const {
+Timeout PassLeader::time_left() const {
   if (deadline_ == base::Time::max()) return Timeout(0);
   return std::max<Timeout>(deadline_ - agent_.runtime().clock->now(), std::chrono::microseconds(1));
 }
 
-void PassLead::run_out_of_time() const {
+void PassLeader::run_out_of_time() const {
   std::string missing;
   for (const auto& [rank, future] : questions_) missing += " " + name(rank);
   for (const auto& [rank, future] : running_) {
@@ -227,7 +227,7 @@ void PassLead::run_out_of_time() const {
                                 : "")};
 }
 
-std::string PassLead::name(int rank) const {
+std::string PassLeader::name(int rank) const {
   return agent_.members()[static_cast<size_t>(rank)].name;
 }
 
