@@ -36,6 +36,10 @@ function(weft_own_code target)
     # Functions are not replaced at load time, so calls within a file may be inlined.
     target_compile_options(${target} PRIVATE -fno-semantic-interposition)
   endif()
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # What include/weft/detail/mutex.h annotates.
+    target_compile_options(${target} PRIVATE -Wthread-safety)
+  endif()
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "SHARED_LIBRARY" AND NOT weft_sanitize_flags)
     target_link_options(${target} PRIVATE -Wl,-z,defs)

@@ -69,14 +69,16 @@ void Context::backward_from(const RRef<at::Tensor>& root, const BackwardOptions&
   PassLeader(*current_->agent, *state_, options).run_from(root);
 }
 
-at::Tensor Context::gradient(const at::Tensor& tensor) const { return state_->gradient(tensor); }
-Gradients Context::gradients() const { return state_->gradients(); }
+at::Tensor Context::gradient(const at::Tensor& tensor) const {
+  return state_->gradients().find(tensor);
+}
+Gradients Context::gradients() const { return state_->gradients().all(); }
 
 at::Tensor gradient(Agent& agent, int64_t context_id, const at::Tensor& tensor) {
-  return Contexts::of(core(agent)).get(context_id)->gradient(tensor);
+  return Contexts::of(core(agent)).get(context_id)->gradients().find(tensor);
 }
 Gradients gradients(Agent& agent, int64_t context_id) {
-  return Contexts::of(core(agent)).get(context_id)->gradients();
+  return Contexts::of(core(agent)).get(context_id)->gradients().all();
 }
 at::Tensor gradient(int64_t context_id, const at::Tensor& tensor) {
   return gradient(current_agent(), context_id, tensor);

@@ -48,11 +48,8 @@ detail::Ref<rpc::Companion> ContextState::on_call(rpc::AgentCore& agent, const W
   if (!is_of(agent)) return {};
   if (!c10::GradMode::is_enabled()) return detail::make_ref<Unrecorded>();
   check();
-  {
-    Lock lock(mutex_);
-    if (status_ != Status::kGood) return {};
-    participants_.insert(to.id);
-  }
+  if (!is_good()) return {};
+  participants_.add(to.id);
   note = encode_note(CallNote{id_, record(to.id, arguments)});
   return detail::Ref<rpc::Companion>::share(this);
 }
@@ -65,21 +62,15 @@ void ContextState::on_reply(const WorkerInfo& from, std::span<const std::byte> n
   }
   const auto reply = decode_note<ReplyNote>(note);
   if (reply.message == ReplyNote::kEnded) {
-    if (from.id == creator() && creator() != self_) {
+    if (from.id == creator() && !is_led_here()) {
       let_go();
     } else {
       fail(fmt::format("{} says that the context has ended", from.name));
     }
     return;
   }
-  {
-    Lock lock(mutex_);
-    if (status_ != Status::kGood) return;
-    for (const uint16_t rank : reply.participants) {
-      if (rank < members_) participants_.insert(rank);
-    }
-    more_participants_ = more_participants_ || reply.more;
-  }
+  if (!is_good()) return;
+  participants_.add_from(reply);
   on_received(from, reply.message, tensors);
 }
 
@@ -89,16 +80,9 @@ void ContextState::on_received(const WorkerInfo& from, uint64_t message,
 }
 
 void ContextState::on_answer(const WorkerInfo& to, const Encoder* value, rpc::Note& note) {
+  if (!is_good()) return;
   ReplyNote reply;
-  {
-    Lock lock(mutex_);
-    if (status_ != Status::kGood) return;
-    for (const int rank : participants_) {
-      if (reply.participants.size() == kMostParticipants) break;
-      reply.participants.push_back(static_cast<uint16_t>(rank));
-    }
-    reply.more = more_participants_ || participants_.size() > kMostParticipants;
-  }
+  participants_.tell(reply);
   if (value) reply.message = record(to.id, *value);
   note = encode_note(reply);
 }

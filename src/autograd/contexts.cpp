@@ -85,7 +85,7 @@ Contexts& Contexts::of(rpc::AgentCore& agent) {
 // --- the table -------------------------------------------------------------------------------
 
 detail::Ref<ContextState> Contexts::create() {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
   // Of the process: a tensor may outlive an agent, and there may be several.
   static std::atomic<uint64_t> last{0};
@@ -96,7 +96,7 @@ detail::Ref<ContextState> Contexts::create() {
 }
 
 detail::Ref<ContextState> Contexts::find(int64_t id) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   auto found = contexts_.find(id);
   return found == contexts_.end() ? detail::Ref<ContextState>() : found->second;
 }
@@ -135,7 +135,7 @@ detail::Ref<ContextState> Contexts::join(const WorkerInfo& leader, int64_t id) {
 detail::Ref<ContextState> Contexts::find_or_join(int64_t id) {
   detail::Ref<ContextState> state;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (auto found = contexts_.find(id); found != contexts_.end()) return found->second;
     if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
     if (ContextState::creator_of(id) == runtime_->self().info.id) return {};
@@ -148,7 +148,7 @@ detail::Ref<ContextState> Contexts::find_or_join(int64_t id) {
   return state;
 }
 
-// Under the lock. Out of the table; null if it is not there.
+// Out of the table; null if it is not there.
 detail::Ref<ContextState> Contexts::take(int64_t id) {
   auto taken = contexts_.extract(id);
   return taken ? std::move(taken.mapped()) : detail::Ref<ContextState>();
@@ -169,7 +169,7 @@ void Contexts::refuse_given_up(int64_t id) const {
 void Contexts::give_up(int64_t id, const std::string& cause) {
   detail::Ref<ContextState> state;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     state = take(id);
     if (!state) return;
     if (given_up_.size() == kMostGivenUp) given_up_.erase(given_up_.begin());
@@ -181,7 +181,7 @@ void Contexts::give_up(int64_t id, const std::string& cause) {
 void Contexts::forget(int64_t id) {
   detail::Ref<ContextState> state;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     state = take(id);
   }
   if (state) state->let_go();
@@ -189,13 +189,13 @@ void Contexts::forget(int64_t id) {
 
 void Contexts::release(ContextState& state) {
   if (runtime_->is_forked_copy()) return;
-  std::set<int> others = state.participants();
+  std::set<int> others = state.participants().all();
   others.erase(runtime_->self().info.id);
   forget(state.id());
   if (others.empty()) return;
   std::shared_ptr<rpc::Alarm> telling;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_) return;
     const bool is_first = ended_.empty();
     for (const int rank : others) ended_[rank].push_back(state.id());
@@ -209,7 +209,7 @@ void Contexts::release(ContextState& state) {
 void Contexts::tell_ended() {
   std::map<int, std::vector<int64_t>> ended;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     ended.swap(ended_);
   }
   auto agent = agent_.lock();
@@ -229,13 +229,13 @@ void Contexts::abort_everywhere(int64_t id, const std::string& cause) {
   state->abort(cause);
   auto agent = agent_.lock();
   if (!state->take_telling() || !agent || agent->stopped()) return;
-  for (const int rank : state->participants()) {
+  for (const int rank : state->participants().all()) {
     if (rank != runtime_->self().info.id) tell<sys_autograd_abort>(*agent, rank, id, cause);
   }
 }
 
 bool Contexts::has_given_up(int64_t id) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return given_up_.contains(id);
 }
 
@@ -246,7 +246,7 @@ Contexts::Status Contexts::status(int64_t id) {
 }
 
 std::vector<detail::Ref<ContextState>> Contexts::all() {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   std::vector<detail::Ref<ContextState>> states;
   for (const auto& [id, state] : contexts_) states.push_back(state);
   return states;
@@ -256,8 +256,8 @@ Census Contexts::census() {
   Census census;
   for (const auto& state : all()) {
     ++census.contexts;
-    census.messages += state->messages();
-    census.gradients += state->leaves();
+    census.messages += state->tape().size();
+    census.gradients += state->gradients().size();
   }
   return census;
 }
@@ -281,7 +281,7 @@ detail::Ref<rpc::Companion> Contexts::on_note(const WorkerInfo& from,
 
 rpc::Idleness Contexts::idleness() {
   for (const auto& state : all()) {
-    if (state->busy()) return {false, 0};
+    if (state->runner().busy()) return {false, 0};
   }
   return {};
 }
@@ -292,7 +292,7 @@ void Contexts::on_stopping() {
   std::unordered_map<int64_t, detail::Ref<ContextState>> ended;
   std::vector<std::shared_ptr<rpc::Alarm>> alarms;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (std::exchange(stopped_, true)) return;
     ended.swap(contexts_);
     for (auto* each : {&alarm_, &telling_}) {
@@ -315,7 +315,7 @@ void Contexts::describe(DebugInfo& info) {
 void Contexts::watch_before_long() {
   std::shared_ptr<rpc::Alarm> alarm;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_) return;
     if (!alarm_) alarm_ = make_alarm(&Contexts::watch);
     alarm = alarm_;
@@ -327,7 +327,7 @@ void Contexts::watch() {
   std::map<int, std::vector<int64_t>> by_creator;
   std::set<int> creators;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     for (const auto& [id, state] : contexts_) {
       if (state->creator() == runtime_->self().info.id) continue;
       creators.insert(state->creator());
@@ -353,7 +353,7 @@ void Contexts::ask_creator(int rank, std::vector<int64_t> ids) {
 void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,
                           const Future<std::vector<uint8_t>>& answer) {
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     watching_.erase(rank);
   }
   if (const auto error = answer.error()) {

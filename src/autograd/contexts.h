@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "autograd/context_state.h"
+#include "base/mutex.h"
 #include "rpc/agent_core.h"
 #include "rpc/agent_extension.h"
 #include "rpc/io/alarm.h"
@@ -66,7 +66,7 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
 
  private:
   detail::Ref<ContextState> find_or_join(int64_t id);
-  detail::Ref<ContextState> take(int64_t id);
+  detail::Ref<ContextState> take(int64_t id) WEFT_REQUIRES(mutex_);
   void check_not_given_up(int64_t id);
   [[noreturn]] void refuse_given_up(int64_t id) const;
   void give_up(int64_t id, const std::string& cause);
@@ -84,15 +84,18 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
   const std::shared_ptr<rpc::Runtime> runtime_;
   const base::Duration watch_interval_;
 
-  std::mutex mutex_;
-  bool stopped_ = false;
-  std::unordered_map<int64_t, detail::Ref<ContextState>> contexts_;
-  std::set<int64_t> given_up_;  // because their creators could not be reached
-  std::set<int> watching_;      // creators that have been asked and have not answered
-  std::shared_ptr<rpc::Alarm> alarm_;
-  bool alarm_set_ = false;
-  std::map<int, std::vector<int64_t>> ended_;  // of our own: who is still to be told
-  std::shared_ptr<rpc::Alarm> telling_;
+  base::Mutex mutex_;
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  std::unordered_map<int64_t, detail::Ref<ContextState>> contexts_ WEFT_GUARDED_BY(mutex_);
+  std::set<int64_t> given_up_
+      WEFT_GUARDED_BY(mutex_);  // because their creators could not be reached
+  std::set<int> watching_
+      WEFT_GUARDED_BY(mutex_);  // creators that have been asked and have not answered
+  std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
+  bool alarm_set_ WEFT_GUARDED_BY(mutex_) = false;
+  std::map<int, std::vector<int64_t>> ended_
+      WEFT_GUARDED_BY(mutex_);  // of our own: who is still to be told
+  std::shared_ptr<rpc::Alarm> telling_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::autograd

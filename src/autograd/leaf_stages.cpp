@@ -4,33 +4,40 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutex.h"
+
 namespace weft::autograd {
 
 namespace {
 
 // What all stages of a pass gave.
 struct Gathered {
-  std::mutex mutex;
-  size_t missing = 0;
-  LeafStage::Result all;
-  std::function<void(LeafStage::Result)> then;
+  using Then = std::function<void(LeafStage::Result)>;
+  Gathered(size_t stages, Then what) : then(std::move(what)), missing(stages) {}
+
+  const Then then;
+  base::Mutex mutex;
+  size_t missing WEFT_GUARDED_BY(mutex);
+  LeafStage::Result all WEFT_GUARDED_BY(mutex);
 };
 
 void on_stage_done(const std::shared_ptr<Gathered>& gathered, LeafStage::Result result) {
+  LeafStage::Result everything;
   {
-    const std::lock_guard lock(gathered->mutex);
+    const base::MutexLock lock(gathered->mutex);
     auto& all = gathered->all;
     std::move(result.gradients.begin(), result.gradients.end(), std::back_inserter(all.gradients));
     if (!all.cause) all.cause = std::move(result.cause);
     if (--gathered->missing > 0) return;
+    everything = std::move(all);
   }
-  gathered->then(std::move(gathered->all));
+  gathered->then(std::move(everything));
 }
 
 }  // namespace
 
 void LeafStages::add(const detail::Ref<LeafStage>& stage, const std::vector<at::Tensor>& leaves) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const bool is_new = std::none_of(stages_.begin(), stages_.end(),
                                    [&](const auto& each) { return each.get() == stage.get(); });
   if (!is_new) return;
@@ -39,18 +46,18 @@ void LeafStages::add(const detail::Ref<LeafStage>& stage, const std::vector<at::
 }
 
 bool LeafStages::empty() const {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return stages_.empty();
 }
 
 detail::Ref<LeafStage> LeafStages::find(const at::Tensor& leaf) const {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const auto found = by_leaf_.find(leaf.unsafeGetTensorImpl());
   return found == by_leaf_.end() ? detail::Ref<LeafStage>() : found->second;
 }
 
 void LeafStages::begin_pass() {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   in_pass_ = !stages_.empty();
 }
 
@@ -58,18 +65,17 @@ void LeafStages::finish_pass(const LeafStage::Earlier& earlier,
                              std::function<void(LeafStage::Result)> then) {
   std::vector<detail::Ref<LeafStage>> stages;
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     stages = stages_;
   }
-  auto gathered = std::make_shared<Gathered>();
-  gathered->missing = stages.size();
-  gathered->then = [this, then = std::move(then)](LeafStage::Result result) {
+  auto at_end = [this, then = std::move(then)](LeafStage::Result result) {
     {
-      const std::lock_guard lock(mutex_);
+      const base::MutexLock lock(mutex_);
       in_pass_ = false;
     }
     then(std::move(result));
   };
+  const auto gathered = std::make_shared<Gathered>(stages.size(), std::move(at_end));
   for (const auto& stage : stages) {
     stage->on_all(earlier, [gathered](LeafStage::Result result) {
       on_stage_done(gathered, std::move(result));
@@ -80,7 +86,7 @@ void LeafStages::finish_pass(const LeafStage::Earlier& earlier,
 void LeafStages::give_up(const std::string& cause) {
   std::vector<detail::Ref<LeafStage>> stages;
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (!std::exchange(in_pass_, false)) return;
     stages = stages_;
   }

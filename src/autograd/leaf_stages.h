@@ -5,12 +5,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "autograd/leaf_stage.h"
+#include "base/mutex.h"
 
 namespace weft::autograd {
 
@@ -30,10 +30,10 @@ class LeafStages {
   void give_up(const std::string& cause);
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<detail::Ref<LeafStage>> stages_;
-  std::unordered_map<c10::TensorImpl*, detail::Ref<LeafStage>> by_leaf_;
-  bool in_pass_ = false;
+  mutable base::Mutex mutex_;
+  std::vector<detail::Ref<LeafStage>> stages_ WEFT_GUARDED_BY(mutex_);
+  std::unordered_map<c10::TensorImpl*, detail::Ref<LeafStage>> by_leaf_ WEFT_GUARDED_BY(mutex_);
+  bool in_pass_ WEFT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace weft::autograd

@@ -44,7 +44,7 @@ class GradientCall final : public detail::TypedCall<void>, private PassCall {
 
   void settle_with(Decoder& result, detail::ContinuationSink* sink) override {
     TypedCall<void>::settle_with(result, sink);
-    take_context()->on_delivered(to_, pass_);
+    take_context()->runner().on_delivered(to_, pass_);
   }
   void on_failed(const Error& error) noexcept override {
     tell(fmt::format("gradients were lost: {}", error.message()));
@@ -72,7 +72,7 @@ void send_gradients(rpc::AgentCore& agent, detail::Ref<ContextState> context, in
   using Function = detail::RemoteFunction<sys_autograd_gradients>;
   Encoder arguments;
   Function::encode(arguments, returned);
-  const bool leads = context->creator() == agent.runtime().self().info.id;
+  const bool leads = context->is_led_here();
   auto call = detail::make_ref<GradientCall>(agent.runtime().shared_from_this(), std::move(context),
                                              to, returned.pass.number);
   // Bounded by the pass: when that is given up, so are all who wait for these.

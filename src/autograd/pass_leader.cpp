@@ -66,7 +66,7 @@ void PassLeader::run_from(const std::vector<at::Tensor>& roots) {
 void PassLeader::run_from(const RRef<at::Tensor>& root) {
   state_.check();
   const int owner = root.owner().id;
-  if (owner != self_) state_.note_participant(owner);
+  if (owner != self_) state_.participants().add(owner);
   const PassAnswer there = ask_owner(root);
   if (is_mistake(there)) throw Error(ErrorCode::kInvalidArgument, there.failure);
   run(owner, there);
@@ -91,7 +91,7 @@ PassAnswer PassLeader::ask_owner(const RRef<at::Tensor>& root) {
 
 PassAnswer PassLeader::ask_here(const std::vector<at::Tensor>& roots) {
   for (const at::Tensor& root : roots) check_root(root);
-  return state_.ask_roots(pass_.number, roots).wait();
+  return state_.runner().ask_roots(pass_.number, roots).wait();
 }
 
 at::Tensor PassLeader::own_value(const RRef<at::Tensor>& root) const {
@@ -108,8 +108,8 @@ void PassLeader::run(int root_rank, const PassAnswer& roots) {
   try {
     if (roots.code != 0) throw Failure{roots.failure};
     // Those it has not heard of it learns of by asking.
-    if (options_.mode == Mode::kSimple && !state_.has_more_participants()) {
-      std::set<int> everybody = state_.participants();
+    if (options_.mode == Mode::kSimple && !state_.participants().has_more()) {
+      std::set<int> everybody = state_.participants().all();
       everybody.insert(self_);
       carry_out(progress_->begin_with(everybody));
     } else {
@@ -134,8 +134,8 @@ void PassLeader::carry_out(const PassProgress::Orders& orders) {
 }
 
 void PassLeader::ask(int rank, const std::vector<uint64_t>& messages) {
-  state_.note_participant(rank);
-  questions_.emplace_back(rank, rank == self_ ? state_.ask(pass_.number, messages)
+  state_.participants().add(rank);
+  questions_.emplace_back(rank, rank == self_ ? state_.runner().ask(pass_.number, messages)
                                               : rpc::own_call<sys_autograd_ask>(
                                                     agent_, rank, time_left(), pass_, messages));
 }
@@ -146,10 +146,10 @@ void PassLeader::order(const std::vector<int>& ranks) {
   others.erase(self_);
   // Of several that report, one would have to wait until the one before it has.
   const bool report = others.size() == 1;
-  const Future<RunReport> own =
-      state_.run({pass_, options_.retain_graph, options_.mode == Mode::kSimple, report, {}}, others,
-                 deadline_);
-  running_ = state_.send_orders();
+  const RunOrder order{pass_, options_.retain_graph, options_.mode == Mode::kSimple, report, {}};
+  state_.orders().begin(order, std::move(others), deadline_);
+  const Future<RunReport> own = state_.runner().run(order);
+  running_ = state_.orders().send_rest();
   running_.emplace_back(self_, own);
 }
 
@@ -177,8 +177,10 @@ void PassLeader::await_finished() {
 }
 
 void PassLeader::take_gradients(int rank, RunReport report) {
-  for (ReturnedGradients& each : report.gradients) state_.on_gradients(rank, std::move(each));
-  state_.on_finished(rank, report);
+  for (ReturnedGradients& each : report.gradients)
+    state_.runner().on_gradients(rank, std::move(each));
+  state_.participants().on_report(rank, report.has_sparse);
+  state_.runner().on_finished(rank);
 }
 
 template <typename T>

@@ -25,7 +25,10 @@ Future<PassAnswer> refused(const Error& error) {
 
 Future<PassAnswer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages) {
   try {
-    return contexts().led_by(caller(), pass.context)->ask(pass.number, std::move(messages));
+    return contexts()
+        .led_by(caller(), pass.context)
+        ->runner()
+        .ask(pass.number, std::move(messages));
   } catch (const Error& error) {
     return refused(error);
   }
@@ -34,7 +37,7 @@ Future<PassAnswer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages)
 Future<PassAnswer> sys_autograd_ask_root(detail::RRefTarget<at::Tensor> root, PassId pass) {
   try {
     check_root(root.value());
-    return contexts().join(caller(), pass.context)->ask_roots(pass.number, {root.value()});
+    return contexts().join(caller(), pass.context)->runner().ask_roots(pass.number, {root.value()});
   } catch (const Error& error) {
     return refused(error);
   }
@@ -46,7 +49,7 @@ Future<RunReport> sys_autograd_run(RunOrder order) {
       !contexts().has_given_up(order.pass.context)) {
     return make_ready_future(RunReport());
   }
-  return contexts().led_by(caller(), order.pass.context)->run(std::move(order));
+  return contexts().led_by(caller(), order.pass.context)->runner().run(std::move(order));
 }
 
 void sys_autograd_abort(int64_t context, std::string cause) {
@@ -63,7 +66,7 @@ void sys_autograd_release(std::vector<int64_t> ended) {
 // Gradients for what this worker has forgotten: the context is over here, or will be.
 void sys_autograd_gradients(ReturnedGradients returned) {
   if (const auto state = contexts().find(returned.pass.context)) {
-    state->on_gradients(caller().id, std::move(returned));
+    state->runner().on_gradients(caller().id, std::move(returned));
   }
 }
 

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "autograd/torch_graph.h"
+#include "base/mutex.h"
 
 namespace weft::autograd {
 
@@ -24,39 +24,39 @@ class Tape {
 
   /// The message's number, from 1; zero, which means none, of a tape that was taken.
   uint64_t record(int to, Edges edges) {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (taken_) return 0;
     sent_.emplace(++last_, std::make_shared<const Sent>(Sent{to, std::move(edges)}));
     return last_;
   }
   /// Null if there is no such message.
   std::shared_ptr<const Sent> find(uint64_t message) const {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     auto found = sent_.find(message);
     return found == sent_.end() ? nullptr : found->second;
   }
   std::vector<uint64_t> messages() const {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     std::vector<uint64_t> all;
     for (const auto& [message, sent] : sent_) all.push_back(message);
     return all;
   }
   size_t size() const {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     return sent_.size();
   }
   /// What was recorded; from now on there is nothing.
   std::map<uint64_t, std::shared_ptr<const Sent>> take() {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     taken_ = true;
     return std::exchange(sent_, {});
   }
 
  private:
-  mutable std::mutex mutex_;
-  uint64_t last_ = 0;
-  bool taken_ = false;
-  std::map<uint64_t, std::shared_ptr<const Sent>> sent_;
+  mutable base::Mutex mutex_;
+  uint64_t last_ WEFT_GUARDED_BY(mutex_) = 0;
+  bool taken_ WEFT_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, std::shared_ptr<const Sent>> sent_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::autograd

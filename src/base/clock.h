@@ -5,8 +5,9 @@
 
 #include <chrono>
 #include <functional>
-#include <mutex>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace weft::base {
 
@@ -38,18 +39,18 @@ class SteadyClock final : public Clock {
 class ManualClock final : public Clock {
  public:
   Time now() const override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return now_;
   }
   bool runs_by_itself() const override { return false; }
   void on_advance(std::function<void()> wake) override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     wakes_.push_back(std::move(wake));
   }
   void advance(Duration by) {
     std::vector<std::function<void()>> wakes;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       now_ += by;
       wakes = wakes_;
     }
@@ -57,9 +58,9 @@ class ManualClock final : public Clock {
   }
 
  private:
-  mutable std::mutex mutex_;
-  Time now_{std::chrono::hours(1)};
-  std::vector<std::function<void()>> wakes_;
+  mutable Mutex mutex_;
+  Time now_ WEFT_GUARDED_BY(mutex_){std::chrono::hours(1)};
+  std::vector<std::function<void()>> wakes_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::base

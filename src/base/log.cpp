@@ -6,8 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace weft {
 
@@ -33,8 +34,9 @@ void write_to_standard_error(LogLevel level, std::string_view line) {
 
 // Leaked on purpose: threads may log while static objects are destroyed.
 struct SinkHolder {
-  std::mutex mutex;
-  std::shared_ptr<const LogSink> sink = std::make_shared<const LogSink>(write_to_standard_error);
+  base::Mutex mutex;
+  std::shared_ptr<const LogSink> sink WEFT_GUARDED_BY(mutex) =
+      std::make_shared<const LogSink>(write_to_standard_error);
 };
 SinkHolder& holder() {
   static auto* leaked = new SinkHolder;
@@ -45,7 +47,7 @@ SinkHolder& holder() {
 
 void set_log_sink(LogSink sink) {
   auto shared = std::make_shared<const LogSink>(sink ? std::move(sink) : write_to_standard_error);
-  std::lock_guard lock(holder().mutex);
+  const base::MutexLock lock(holder().mutex);
   holder().sink = std::move(shared);
 }
 
@@ -55,7 +57,7 @@ void log(LogLevel level, const std::string& who, const std::string& line) {
   static constexpr const char* kNames[] = {"info", "warning", "error"};
   std::shared_ptr<const LogSink> sink;
   {
-    std::lock_guard lock(holder().mutex);
+    const base::MutexLock lock(holder().mutex);
     sink = holder().sink;
   }
   (*sink)(level, "weft[" + who + "] " + kNames[static_cast<int>(level)] + ": " + line);

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <random>
 #include <set>
 #include <utility>
@@ -17,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/part_functions.h"
 #include "optim/optimizer_driver.h"
@@ -64,11 +64,13 @@ class Plan {
  public:
   Plan(Agent& agent, std::string directory, const Options& options)
       : agent_(agent), directory_(absolute(directory)), options_(options) {
+    const base::MutexLock lock(mutex_);
     orders_[agent.info().name];  // whoever saves has a part, if only for its generator
   }
 
   void add(const std::string& name, const RRef<nn::HostedModule>& module) {
     const std::string& owner = module.owner().name;
+    const base::MutexLock lock(mutex_);
     take_name(name);
     orders_[owner].modules.emplace_back(name, module);
   }
@@ -77,6 +79,7 @@ class Plan {
     add(name, RRef<nn::HostedModule>(agent_, nn::HostedModule(std::move(module))));
   }
   void add(const std::string& name, optim::OptimizerDriver& optimizer) {
+    const base::MutexLock lock(mutex_);
     take_name(name);
     optimizers_.emplace_back(name, &optimizer);
     for (const auto& owner : optimizer.owners()) {
@@ -89,7 +92,7 @@ class Plan {
   std::vector<uint64_t> numbers() const { return Folder::complete_numbers(directory_); }
 
  private:
-  void take_name(const std::string& name) {
+  void take_name(const std::string& name) WEFT_REQUIRES(mutex_) {
     if (name.empty()) throw Error(ErrorCode::kInvalidArgument, "a name must be non-empty");
     if (names_.insert(name).second) return;
     throw Error(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is in this checkpoint", name));
@@ -105,16 +108,17 @@ class Plan {
   }
   Destination to(const std::string& worker) const { return {worker, options_.timeout}; }
   const std::string& own_name() const { return agent_.info().name; }
-  PartOrder order_for(const std::string& worker, uint64_t number, uint64_t save) const;
-  std::vector<Entry> own_entries(const Record& notes) const;
-  uint64_t make_number();
-  Manifest write_parts(uint64_t number, uint64_t save, const Record& notes);
+  PartOrder order_for(const std::string& worker, uint64_t number, uint64_t save) const
+      WEFT_REQUIRES(mutex_);
+  std::vector<Entry> own_entries(const Record& notes) const WEFT_REQUIRES(mutex_);
+  uint64_t make_number() WEFT_REQUIRES(mutex_);
+  Manifest write_parts(uint64_t number, uint64_t save, const Record& notes) WEFT_REQUIRES(mutex_);
   template <auto F, typename... Args>
-  void have_removed(const Args&... args);
-  void remove_old();
+  void have_removed(const Args&... args) WEFT_REQUIRES(mutex_);
+  void remove_old() WEFT_REQUIRES(mutex_);
   PartSeal seal_of(const Manifest& manifest, const std::string& worker, uint64_t number) const;
   using Parts = std::map<std::string, RRef<ReadPart>>;  // by worker
-  Parts have_read(const Manifest& manifest, uint64_t number);
+  Parts have_read(const Manifest& manifest, uint64_t number) WEFT_REQUIRES(mutex_);
   template <auto F>
   void have_parts(const Parts& parts);
   struct OwnEntries {
@@ -128,11 +132,12 @@ class Plan {
   Agent& agent_;
   const std::string directory_;
   const Options options_;
-  std::mutex mutex_;
-  uint64_t last_number_ = 0;
-  std::set<std::string> names_;
-  std::map<std::string, PartOrder> orders_;  // by worker; without what order_for() adds
-  std::vector<std::pair<std::string, optim::OptimizerDriver*>> optimizers_;
+  base::Mutex mutex_;
+  uint64_t last_number_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::set<std::string> names_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::string, PartOrder> orders_
+      WEFT_GUARDED_BY(mutex_);  // by worker; without what order_for() adds
+  std::vector<std::pair<std::string, optim::OptimizerDriver*>> optimizers_ WEFT_GUARDED_BY(mutex_);
 };
 
 // --- saving ------------------------------------------------------------------------------------
@@ -156,7 +161,7 @@ void check_encodable(const std::vector<Entry>& entries) {
 
 uint64_t Plan::save(const Record& notes) {
   const Unrecorded calls;
-  std::lock_guard one_at_a_time(mutex_);
+  const base::MutexLock one_at_a_time(mutex_);
   check_encodable(own_entries(notes));
   const uint64_t number = make_number(), save = random_id();
   try {
@@ -204,16 +209,16 @@ Manifest Plan::write_parts(uint64_t number, uint64_t save, const Record& notes) 
   for (const auto& [worker, items] : orders_) {
     PartOrder order = order_for(worker, number, save);
     if (worker == own_name()) order.entries = own_entries(notes);
-    failure.of([&] {
-      pending.emplace_back(worker, agent_.async<write_part>(to(worker), std::move(order)));
+    failure.of([&, &name = worker] {
+      pending.emplace_back(name, agent_.async<write_part>(to(name), std::move(order)));
     });
   }
   Manifest manifest{save, {}};
   for (const auto& [worker, future] : pending) {
-    failure.of([&] {
-      const PartReport report = future.wait();
-      if (report.complaint) throw report.complaint.error(worker);
-      manifest.parts[worker] = report.seal;
+    failure.of([&, &name = worker, &report_of = future] {
+      const PartReport report = report_of.wait();
+      if (report.complaint) throw report.complaint.error(name);
+      manifest.parts[name] = report.seal;
     });
   }
   failure.throw_if_any();
@@ -262,18 +267,18 @@ Plan::Parts Plan::have_read(const Manifest& manifest, uint64_t number) {
   std::vector<std::pair<std::string, Future<PartReading>>> pending;
   FirstFailure failure;
   for (const auto& [worker, items] : orders_) {
-    failure.of([&] {
+    const PartOrder order = order_for(worker, number, manifest.save);
+    failure.of([&, &name = worker] {
       pending.emplace_back(
-          worker, agent_.async<read_part>(to(worker), order_for(worker, number, manifest.save),
-                                          seal_of(manifest, worker, number)));
+          name, agent_.async<read_part>(to(name), order, seal_of(manifest, name, number)));
     });
   }
   Parts parts;
   for (const auto& [worker, future] : pending) {
-    failure.of([&] {
-      const PartReading reading = future.wait();
-      if (reading.complaint) throw reading.complaint.error(worker);
-      parts.emplace(worker, reading.part);
+    failure.of([&, &name = worker, &reading_of = future] {
+      const PartReading reading = reading_of.wait();
+      if (reading.complaint) throw reading.complaint.error(name);
+      parts.emplace(name, reading.part);
     });
   }
   failure.throw_if_any();
@@ -286,11 +291,13 @@ void Plan::have_parts(const Parts& parts) {
   std::vector<std::pair<std::string, Future<rpc::Complaint>>> pending;
   FirstFailure failure;
   for (const auto& [worker, part] : parts) {
-    failure.of([&] { pending.emplace_back(worker, agent_.async<F>(to(worker), part)); });
+    failure.of([&, &name = worker, &its = part] {
+      pending.emplace_back(name, agent_.async<F>(to(name), its));
+    });
   }
   for (const auto& [worker, future] : pending) {
-    failure.of([&] {
-      if (const auto complaint = future.wait()) throw complaint.error(worker);
+    failure.of([&, &name = worker, &answer = future] {
+      if (const auto complaint = answer.wait()) throw complaint.error(name);
     });
   }
   failure.throw_if_any();
@@ -298,7 +305,7 @@ void Plan::have_parts(const Parts& parts) {
 
 Loaded Plan::load(uint64_t number) {
   const Unrecorded calls;
-  std::lock_guard one_at_a_time(mutex_);
+  const base::MutexLock one_at_a_time(mutex_);
   const Folder folder(directory_, number);
   if (!folder.is_complete()) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -25,12 +25,12 @@ Storage& Storage::of(rpc::AgentCore& agent) {
 }
 
 std::shared_ptr<Disk> Storage::disk() const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return disk_;
 }
 
 void Storage::use(std::shared_ptr<Disk> disk) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   disk_ = std::move(disk);
 }
 

@@ -7,9 +7,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <span>
 
+#include "base/mutex.h"
 #include "rpc/agent_core.h"
 #include "rpc/agent_extension.h"
 
@@ -35,8 +35,8 @@ class Storage final : public rpc::AgentExtension {
   void use(std::shared_ptr<Disk> disk);
 
  private:
-  mutable std::mutex mutex_;
-  std::shared_ptr<Disk> disk_ = std::make_shared<Disk>();
+  mutable base::Mutex mutex_;
+  std::shared_ptr<Disk> disk_ WEFT_GUARDED_BY(mutex_) = std::make_shared<Disk>();
 };
 
 }  // namespace weft::checkpoint

@@ -117,7 +117,7 @@ std::shared_ptr<Channel> ProcessGroupState::make_channel(uint32_t id) {
 }
 
 std::shared_ptr<Channel> ProcessGroupState::open_channel() {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const auto found = channels_.find(next_channel_);
   const auto channel = found != channels_.end() ? found->second : make_channel(next_channel_);
   channels_[next_channel_++] = channel;
@@ -126,7 +126,7 @@ std::shared_ptr<Channel> ProcessGroupState::open_channel() {
 
 DualChannel ProcessGroupState::dual(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cuda()) return DualChannel(own_);
-  const std::lock_guard lock(connecting_);
+  const base::MutexLock lock(connecting_);
   if (!connected_) connected_.emplace(connect(own_, tensor.device()));
   return *connected_;
 }
@@ -141,7 +141,7 @@ DualChannel ProcessGroupState::connect(const std::shared_ptr<Channel>& channel,
 void ProcessGroupState::close_channel(Channel& channel) {
   std::shared_ptr<Channel> closed;
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     for (auto at = channels_.begin(); at != channels_.end(); ++at) {
       if (at->second.get() != &channel) continue;
       closed = std::move(at->second);
@@ -154,7 +154,7 @@ void ProcessGroupState::close_channel(Channel& channel) {
 }
 
 std::shared_ptr<Channel> ProcessGroupState::find_channel(uint32_t channel) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const auto found = channels_.find(channel);
   if (found != channels_.end()) return found->second;
   if (channel < next_channel_ || channel - next_channel_ > kMostUnopened) return nullptr;
@@ -162,13 +162,13 @@ std::shared_ptr<Channel> ProcessGroupState::find_channel(uint32_t channel) {
 }
 
 std::optional<Error> ProcessGroupState::failure_of_closed(uint32_t channel) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const auto found = closed_failures_.find(channel);
   return found == closed_failures_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::vector<std::pair<uint32_t, std::shared_ptr<Channel>>> ProcessGroupState::channels() {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return {channels_.begin(), channels_.end()};
 }
 

@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "collective/channels/channel.h"
 #include "collective/dual_channel.h"
 #include "rpc/agent_core.h"
@@ -68,13 +68,14 @@ class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState>
   const int rank_;
   const Timeout timeout_;
   const bool nccl_;
-  std::mutex connecting_;
-  std::optional<DualChannel> connected_;  // since the first operation on an accelerator
-  std::mutex mutex_;
-  std::map<uint32_t, std::shared_ptr<Channel>> channels_;
-  std::map<uint32_t, Error> closed_failures_;
-  uint32_t next_channel_ = 0;
-  std::shared_ptr<Channel> own_;
+  std::shared_ptr<Channel> own_;  // since the constructor
+  base::Mutex connecting_;
+  std::optional<DualChannel> connected_
+      WEFT_GUARDED_BY(connecting_);  // since the first operation on an accelerator
+  base::Mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<Channel>> channels_ WEFT_GUARDED_BY(mutex_);
+  std::map<uint32_t, Error> closed_failures_ WEFT_GUARDED_BY(mutex_);
+  uint32_t next_channel_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace weft::collective

@@ -99,7 +99,7 @@ std::shared_ptr<ProcessGroupState> ProcessGroups::make(Agent& agent,
 
   Proposal mine{names, Timeout(options.timeout).count(), options.nccl, 0};
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     mine.id = (static_cast<uint64_t>(runtime_->self().info.id) << 32) | next_++;
   }
   const auto proposals = agent.all_gather(mine, names, options.meeting_timeout);
@@ -110,7 +110,7 @@ std::shared_ptr<ProcessGroupState> ProcessGroups::make(Agent& agent,
       *detail::AgentAccess::core(agent), proposals.at(names.front()).id, std::move(members),
       static_cast<int>(rank), options);
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_) throw Error(ErrorCode::kShuttingDown, self + " was shut down");
     groups_[group->id()] = group;
   }
@@ -120,14 +120,14 @@ std::shared_ptr<ProcessGroupState> ProcessGroups::make(Agent& agent,
 }
 
 std::shared_ptr<ProcessGroupState> ProcessGroups::find(uint64_t id) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.lock();
 }
 
 void ProcessGroups::forget(uint64_t id, const std::optional<Error>& failure) {
   if (runtime_->is_forked_copy()) return;
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   groups_.erase(id);
   std::erase_if(strikes_, [id](const auto& each) { return std::get<0>(each.first) == id; });
   if (!failure) return;
@@ -140,7 +140,7 @@ ChunkReply ProcessGroups::why_gone(const ChannelId& id) {
   if (const auto group = find(id.group)) {
     failure = group->failure_of_closed(id.channel);
   } else {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     // It is being destroyed: who asks again will learn why.
     if (groups_.contains(id.group)) return {};
     if (const auto found = gone_.find(id.group); found != gone_.end()) failure = found->second;
@@ -151,7 +151,7 @@ ChunkReply ProcessGroups::why_gone(const ChannelId& id) {
 
 std::vector<std::shared_ptr<ProcessGroupState>> ProcessGroups::all() {
   std::vector<std::shared_ptr<ProcessGroupState>> groups;
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   for (const auto& [id, group] : groups_) {
     if (auto alive = group.lock()) groups.push_back(std::move(alive));
   }
@@ -168,7 +168,7 @@ void ProcessGroups::watch_before_long() {
 void ProcessGroups::set_alarm() {
   std::shared_ptr<rpc::Alarm> alarm;
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_) return;
     if (!alarm_) {
       alarm_ = rpc::Alarm::make(runtime_->io, [weak = weak_from_this()] {
@@ -195,7 +195,7 @@ void ProcessGroups::watch() {
     }
   }
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     std::erase_if(strikes_, [&](const auto& each) { return !waited.contains(each.first); });
   }
   if (busy) watch_before_long();
@@ -205,7 +205,7 @@ void ProcessGroups::ask(const std::shared_ptr<ProcessGroupState>& group, uint32_
                         const Channel::Awaited& awaited) {
   const Waited waited{group->id(), channel, rank};
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_ || !asked_.insert(waited).second) return;
   }
   const auto agent = agent_.lock();
@@ -224,7 +224,7 @@ void ProcessGroups::on_answered(const std::shared_ptr<ProcessGroupState>& group,
                                 int rank, const Future<ChunkReply>& answer) {
   const Waited waited{group->id(), channel, rank};
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     asked_.erase(waited);
   }
   const ChannelId id{group->id(), channel};
@@ -236,14 +236,14 @@ void ProcessGroups::on_answered(const std::shared_ptr<ProcessGroupState>& group,
     // What it sent before it left may still be on its way.
     if (is_strike(waited, kMostGoneAnswers)) on_gone(id, member, reception);
   } else {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     strikes_.erase(waited);
   }
 }
 
 // Whether it is that often in a row.
 bool ProcessGroups::is_strike(const Waited& waited, int number) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return ++strikes_[waited] >= number;
 }
 
@@ -288,7 +288,7 @@ std::string ProcessGroups::unfinished() { return "operations of process groups a
 void ProcessGroups::on_stopping() {
   std::shared_ptr<rpc::Alarm> alarm;
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (std::exchange(stopped_, true)) return;
     alarm = std::move(alarm_);
   }

@@ -11,12 +11,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/mutex.h"
 #include "collective/process_group_state.h"
 #include "rpc/agent_core.h"
 #include "rpc/agent_extension.h"
@@ -68,14 +68,15 @@ class ProcessGroups final : public rpc::AgentExtension,
   const std::shared_ptr<rpc::Runtime> runtime_;
   std::atomic<bool> alarm_set_{false};
 
-  std::mutex mutex_;
-  bool stopped_ = false;
-  uint64_t next_ = 0;
-  std::map<uint64_t, std::weak_ptr<ProcessGroupState>> groups_;
-  std::map<uint64_t, Error> gone_;  // groups that had failed
-  std::set<Waited> asked_;          // and not answered
-  std::map<Waited, int> strikes_;   // how often they seemed to be gone, when asked last
-  std::shared_ptr<rpc::Alarm> alarm_;
+  base::Mutex mutex_;
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::weak_ptr<ProcessGroupState>> groups_ WEFT_GUARDED_BY(mutex_);
+  std::map<uint64_t, Error> gone_ WEFT_GUARDED_BY(mutex_);  // groups that had failed
+  std::set<Waited> asked_ WEFT_GUARDED_BY(mutex_);          // and not answered
+  std::map<Waited, int> strikes_
+      WEFT_GUARDED_BY(mutex_);  // how often they seemed to be gone, when asked last
+  std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::collective

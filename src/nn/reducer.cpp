@@ -132,6 +132,7 @@ Reducer::Reducer(std::shared_ptr<collective::ProcessGroupState> group, torch::nn
     group_->close_channel(*channel_);
     throw;
   }
+  const Lock lock(mutex_);
   active_ = channel_->everybody();
   for (auto& used : used_) used.resize(parameters_.size());
   assume_order();
@@ -215,24 +216,27 @@ Reducer::Stage& Reducer::stage_in(autograd::ContextState& context) {
 // Once for each round: a pass that is tried again, or has several forwards, finds it done, and so
 // members that have more of them than others stay in step.
 void Reducer::prepare_round(bool training) {
-  const std::lock_guard one_at_a_time(preparing_);
-  bool prepared = false, buffers_sent = false;
+  const base::MutexLock one_at_a_time(preparing_);
+  bool prepared = false, buffers_sent = false, joining = false;
+  std::vector<int> active;
   {
     const Lock lock(mutex_);
     prepared = prepared_;
     buffers_sent = buffers_sent_;
+    joining = joining_;
+    active = active_;
   }
   const c10::AutoGradMode off(false);
   if (!prepared) {
-    if (joining_) {
-      auto membership = channel_->agree_on_members().wait();
+    if (joining) {
+      active = channel_->agree_on_members().wait().present;
       const Lock lock(mutex_);
-      active_ = std::move(membership.present);
+      active_ = active;
     }
-    take_over_order();
+    take_over_order(active);
   }
   const bool sends = training && !buffers_sent && options_.broadcast_buffers && !buffers_.empty();
-  if (sends) broadcast_all(dual_, active_, buffers_, active_.front());
+  if (sends) broadcast_all(dual_, active, buffers_, active.front());
   const Lock lock(mutex_);
   prepared_ = true;
   buffers_sent_ = buffers_sent || training;
@@ -240,7 +244,7 @@ void Reducer::prepare_round(bool training) {
 
 // Gradients come in another order than their parameters were declared in: the first member says in
 // which, once it has seen it.
-void Reducer::take_over_order() {
+void Reducer::take_over_order(const std::vector<int>& active) {
   std::vector<size_t> order;
   {
     const Lock lock(mutex_);
@@ -249,7 +253,7 @@ void Reducer::take_over_order() {
   }
   at::Tensor agreed = at::empty({static_cast<int64_t>(order.size())}, at::kLong);
   std::copy(order.begin(), order.end(), agreed.data_ptr<int64_t>());
-  broadcast_all(dual_, active_, {agreed}, active_.front());
+  broadcast_all(dual_, active, {agreed}, active.front());
   const int64_t* said = agreed.data_ptr<int64_t>();
   std::vector<bool> seen(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
@@ -267,7 +271,7 @@ void Reducer::take_over_order() {
 
 // --- a round ---------------------------------------------------------------------------------
 
-Reducer::Round& Reducer::round_of(Pass pass, uint64_t owner, Lock&) {
+Reducer::Round& Reducer::round_of(Pass pass, uint64_t owner) {
   if (!round_) {
     const bool of_engine = pass == Pass::kOfEngine;
     const uint64_t its_owner = of_engine ? ++last_owner_ : owner;
@@ -296,14 +300,14 @@ void Reducer::on_gradient(Pass pass, uint64_t owner, size_t parameter, const at:
   Lock lock(mutex_);
   used_in(pass)[parameter] = true;
   if (!synchronizes()) return;
-  Round& round = round_of(pass, owner, lock);
+  Round& round = round_of(pass, owner);
   if (round.progress.is_ready(parameter)) return;
   round.gradients[parameter] = gradient;
   arrivals_.push_back(parameter);
   begin_reductions(round, round.progress.on_ready(parameter));
 }
 
-// Under the lock: they begin in the same order on all members.
+// They begin in the same order on all members.
 void Reducer::begin_reductions(Round& round, const std::vector<size_t>& buckets) {
   const size_t over = average_over_active_ ? active_.size() : static_cast<size_t>(group_->size());
   const ReductionOptions options{active_, static_cast<double>(over),
@@ -399,7 +403,7 @@ void Reducer::Stage::on_all(const Earlier& earlier, std::function<void(Result)> 
     const bool has_round = reducer->round_ && reducer->round_->owner == owner_;
     const bool others_may = armed_.exchange(false) && reducer->options_.find_unused_parameters;
     if (!has_round && !others_may) return done({});
-    reducer->round_of(Pass::kOfContext, owner_, lock);
+    reducer->round_of(Pass::kOfContext, owner_);
   }
   auto [reducing, missing] = reducer->finish_round(earlier);
   std::vector<Future<void>> all;

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -20,6 +19,7 @@
 
 #include "autograd/leaf_hook.h"
 #include "autograd/leaf_stage.h"
+#include "base/mutex.h"
 #include "collective/process_group_state.h"
 #include "nn/bucket_plan.h"
 #include "nn/reduction.h"
@@ -68,21 +68,23 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::vector<at::Tensor> gradients;  // by parameter
     std::vector<Reducing> reducing;
   };
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = base::MutexLock;
 
   void find_parameters(torch::nn::Module& module);
   void add_hooks();
   Stage& stage_in(autograd::ContextState& context);
   bool synchronizes() const { return paused_ == 0; }
-  void assume_order();
-  void plan(const std::vector<size_t>& order);
+  void assume_order() WEFT_REQUIRES(mutex_);
+  void plan(const std::vector<size_t>& order) WEFT_REQUIRES(mutex_);
   void prepare_round(bool training);
-  void take_over_order();
+  void take_over_order(const std::vector<int>& active);
 
-  Round& round_of(Pass pass, uint64_t owner, Lock& lock);
+  Round& round_of(Pass pass, uint64_t owner) WEFT_REQUIRES(mutex_);
   void on_gradient(Pass pass, uint64_t owner, size_t parameter, const at::Tensor& gradient);
-  std::vector<bool>& used_in(Pass pass) { return used_[pass == Pass::kOfContext]; }
-  void begin_reductions(Round& round, const std::vector<size_t>& buckets);
+  std::vector<bool>& used_in(Pass pass) WEFT_REQUIRES(mutex_) {
+    return used_[pass == Pass::kOfContext];
+  }
+  void begin_reductions(Round& round, const std::vector<size_t>& buckets) WEFT_REQUIRES(mutex_);
   void drop_unfinished_round(uint64_t owner, const std::string& cause);
   /// Ends the round: all reductions have begun, and what it left out.
   std::pair<std::vector<Reducing>, std::vector<size_t>> finish_round(
@@ -102,20 +104,24 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<std::unique_ptr<autograd::LeafHook>> hooks_;
   std::atomic<int> paused_{0};
 
-  std::mutex mutex_;
-  BucketPlan plan_;
-  std::optional<Round> round_;
-  std::array<std::vector<bool>, 2> used_;  // since the last round of that kind, by parameter
-  std::mutex preparing_;                   // of one forward at a time
-  bool prepared_ = false;                  // a forward has happened since the last round
-  bool buffers_sent_ = false;              // one in training has
   std::atomic<uint64_t> last_owner_{0};
-  std::vector<size_t> arrivals_;  // of this round
-  std::vector<size_t> seen_order_;
-  enum class Order { kAssumed, kSeen, kAgreed } order_ = Order::kAssumed;
-  bool joining_ = false;
-  bool average_over_active_ = false;
-  std::vector<int> active_;
+  base::Mutex preparing_;  // guards no member: one forward at a time prepares a round
+
+  enum class Order { kAssumed, kSeen, kAgreed };
+  base::Mutex mutex_;
+  BucketPlan plan_ WEFT_GUARDED_BY(mutex_);
+  Order order_ WEFT_GUARDED_BY(mutex_) = Order::kAssumed;
+  std::vector<size_t> seen_order_ WEFT_GUARDED_BY(mutex_);
+  std::optional<Round> round_ WEFT_GUARDED_BY(mutex_);
+  std::vector<size_t> arrivals_ WEFT_GUARDED_BY(mutex_);  // of this round
+  // Since the last round of that kind, by parameter.
+  std::array<std::vector<bool>, 2> used_ WEFT_GUARDED_BY(mutex_);
+  // Since the last round: whether there was a forward, and whether there was one in training.
+  bool prepared_ WEFT_GUARDED_BY(mutex_) = false;
+  bool buffers_sent_ WEFT_GUARDED_BY(mutex_) = false;
+  bool joining_ WEFT_GUARDED_BY(mutex_) = false;
+  bool average_over_active_ WEFT_GUARDED_BY(mutex_) = false;
+  std::vector<int> active_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::nn

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <map>
-#include <mutex>
 
 #include <fmt/format.h>
 
 #include "base/demangle.h"
+#include "base/mutex.h"
 #include "weft/optim/optimizer_kind.h"
 #include "weft/optim/optimizer_traits.h"
 
@@ -14,8 +14,9 @@ namespace {
 
 // Describes the program, as the table of functions does.
 struct KindTable {
-  std::mutex mutex;
-  std::map<std::string, const OptimizerKind*> kinds;  // null: of two classes of one name
+  base::Mutex mutex;
+  std::map<std::string, const OptimizerKind*> kinds
+      WEFT_GUARDED_BY(mutex);  // null: of two classes of one name
 
   static KindTable& get() {
     static auto* leaked = new KindTable;
@@ -39,7 +40,7 @@ std::string name_of(const OptimizerKind& kind) { return base::demangle(kind.type
 
 const OptimizerKind& register_kind(const OptimizerKind& kind) {
   KindTable& table = KindTable::get();
-  std::lock_guard lock(table.mutex);
+  const base::MutexLock lock(table.mutex);
   const OptimizerKind*& known = table.kinds.try_emplace(name_of(kind), &kind).first->second;
   if (known && known->type() == kind.type()) return *known;
   known = nullptr;
@@ -48,7 +49,7 @@ const OptimizerKind& register_kind(const OptimizerKind& kind) {
 
 const OptimizerKind& find_kind(const std::string& name) {
   KindTable& table = KindTable::get();
-  std::lock_guard lock(table.mutex);
+  const base::MutexLock lock(table.mutex);
   auto found = table.kinds.find(name);
   if (found != table.kinds.end()) {
     if (found->second) return *found->second;

@@ -121,7 +121,7 @@ void OptimizerDriver::check_context(int64_t context) const {
   }
   const auto state = autograd::Contexts::of(*agent_).get(context);
   state->check();
-  if (state->creator() == agent_->runtime().self().info.id && !state->has_had_a_pass()) {
+  if (state->is_led_here() && !state->has_had_a_pass()) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("there was no backward() in autograd context {}", context));
   }
@@ -182,7 +182,7 @@ std::optional<Error> failure_of(const std::string& step,
 
 void OptimizerDriver::step(int64_t context, std::optional<Timeout> timeout) {
   check_context(context);
-  std::lock_guard one_at_a_time(stepping_);
+  const base::MutexLock one_at_a_time(stepping_);
   check_options();
   const TimeLimit time(timeout);
   const StepOrder order{number_for(context), context, write_options()};
@@ -213,8 +213,8 @@ bool OptimizerDriver::may_be_refused(int64_t context) const {
   });
   if (takes_all) return false;
   const auto state = autograd::Contexts::of(*agent_).get(context);
-  if (state->creator() != agent_->runtime().self().info.id) return true;
-  const std::set<int> sparse = state->workers_with_sparse();
+  if (!state->is_led_here()) return true;
+  const std::set<int> sparse = state->participants().with_sparse();
   return std::any_of(owners_.begin(), owners_.end(),
                      [&sparse](const Owner& each) { return sparse.contains(each.info.id); });
 }
@@ -255,13 +255,13 @@ void OptimizerDriver::begin(const StepOrder& order) {
 std::optional<Error> OptimizerDriver::note(const StepOrder& order,
                                            std::vector<OwnerOutcome> outcomes) {
   auto failure = failure_of(fmt::format("step {} of {}", order.number, name_of(kind_)), outcomes);
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   outcomes_ = std::move(outcomes);
   return failure;
 }
 
 std::vector<OwnerOutcome> OptimizerDriver::last_step() const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return outcomes_;
 }
 
@@ -273,7 +273,7 @@ double OptimizerDriver::clip_grad_norm(int64_t context, double max_norm, double 
                 fmt::format("gradients cannot be clipped to the {}-norm {}", norm_type, max_norm));
   }
   check_context(context);
-  std::lock_guard one_at_a_time(stepping_);
+  const base::MutexLock one_at_a_time(stepping_);
   const auto answers = ask_all<&OwnerOptimizer::gradient_norm>(context, norm_type);
   throw_failures("clip_grad_norm", answers);
   double norm = 0;

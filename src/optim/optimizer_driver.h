@@ -5,13 +5,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "optim/optimizer_message.h"
 #include "optim/owner_optimizer.h"
 #include "rpc/agent_core.h"
@@ -58,18 +58,24 @@ class OptimizerDriver {
   const OptimizerKind& kind() const { return kind_; }
 
  private:
+  /// A step that owners were told to apply, and that not all have.
+  struct Unfinished {
+    int64_t context;
+    std::vector<OwnerOutcome> outcomes;  // by owner; empty while the first attempt goes on
+  };
+
   std::vector<OwnerPlan> plan(const std::vector<Group>& groups,
                               const torch::optim::OptimizerOptions& defaults);
   Owner& owner_of(const RRef<at::Tensor>& parameter, std::vector<OwnerPlan>& plans, size_t groups);
   void make_optimizers(Agent& agent, std::vector<OwnerPlan> plans);
   void check_context(int64_t context) const;
-  void take_loaded(const std::vector<Record>& options);
+  void take_loaded(const std::vector<Record>& options) WEFT_REQUIRES(stepping_);
   void check_options() const;
-  uint64_t number_for(int64_t context) const;
-  std::vector<OwnerOutcome> outcomes_before(int64_t context) const;
+  uint64_t number_for(int64_t context) const WEFT_REQUIRES(stepping_);
+  std::vector<OwnerOutcome> outcomes_before(int64_t context) const WEFT_REQUIRES(stepping_);
   bool may_be_refused(int64_t context) const;
-  void ask_first(const StepOrder& order, const TimeLimit& time);
-  void begin(const StepOrder& order);
+  void ask_first(const StepOrder& order, const TimeLimit& time) WEFT_REQUIRES(stepping_);
+  void begin(const StepOrder& order) WEFT_REQUIRES(stepping_);
   std::optional<Error> note(const StepOrder& order, std::vector<OwnerOutcome> outcomes);
   template <auto Method, typename Arguments>
   auto ask_owners(const TimeLimit& time, const Arguments& arguments) const;
@@ -86,18 +92,14 @@ class OptimizerDriver {
   std::vector<size_t> group_sizes_;  // in parameters
   std::vector<Owner> owners_;
 
-  mutable std::mutex stepping_;  // one thing after the other
-  uint64_t number_ = 0;
-  uint64_t scalings_ = 0;
-  /// A step that owners were told to apply, and that not all have.
-  struct Unfinished {
-    int64_t context;
-    std::vector<OwnerOutcome> outcomes;  // by owner; empty while the first attempt goes on
-  };
-  std::optional<Unfinished> unfinished_;
-  std::set<int64_t> given_up_;  // the contexts of unfinished steps that others came after
-  mutable std::mutex mutex_;
-  std::vector<OwnerOutcome> outcomes_;
+  mutable base::Mutex stepping_;  // one thing after the other
+  uint64_t number_ WEFT_GUARDED_BY(stepping_) = 0;
+  uint64_t scalings_ WEFT_GUARDED_BY(stepping_) = 0;
+  std::optional<Unfinished> unfinished_ WEFT_GUARDED_BY(stepping_);
+  // The contexts of unfinished steps that others came after.
+  std::set<int64_t> given_up_ WEFT_GUARDED_BY(stepping_);
+  mutable base::Mutex mutex_;
+  std::vector<OwnerOutcome> outcomes_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::optim

@@ -33,7 +33,7 @@ std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> OptimizerDriver::re
 }
 
 void OptimizerDriver::on_loaded(const std::vector<Record>& options) {
-  std::lock_guard one_at_a_time(stepping_);
+  const base::MutexLock one_at_a_time(stepping_);
   take_loaded(options);
 }
 
@@ -45,7 +45,7 @@ void OptimizerDriver::take_loaded(const std::vector<Record>& options) {
 }
 
 OptimizerState OptimizerDriver::state() const {
-  std::lock_guard one_at_a_time(stepping_);
+  const base::MutexLock one_at_a_time(stepping_);
   auto answers = ask_all<&OwnerOptimizer::state>();
   throw_failures("state", answers);
   std::vector<OwnerOptimizer::State> parts;
@@ -104,7 +104,7 @@ void OptimizerDriver::load_state(const OptimizerState& state) {
   std::vector<Record> options;
   for (const auto& group : state.groups) options.push_back(group.options);
   (void)read_options(options);
-  std::lock_guard one_at_a_time(stepping_);
+  const base::MutexLock one_at_a_time(stepping_);
   // Everybody is asked before anybody changes anything.
   throw_failures("load_state",
                  ask_owners<&OwnerOptimizer::check_state>(TimeLimit(std::nullopt), [&](size_t i) {

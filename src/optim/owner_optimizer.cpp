@@ -171,7 +171,7 @@ StepResult OwnerOptimizer::apply(const StepOrder& order) {
 
 std::vector<at::Tensor> OwnerOptimizer::gradients(int64_t context) const {
   const auto state = autograd::Contexts::of(*locked(agent_)).find_part(context);
-  return state ? state->gradients_of(parameters_) : std::vector<at::Tensor>(parameters_.size());
+  return state ? state->gradients().of(parameters_) : std::vector<at::Tensor>(parameters_.size());
 }
 
 void OwnerOptimizer::refuse_sparse(const std::vector<at::Tensor>& gradients,
@@ -234,11 +234,11 @@ rpc::Complaint OwnerOptimizer::scale_gradients(const ScaleOrder& order) {
     if (const auto state = autograd::Contexts::of(*locked(agent_)).find_part(order.context)) {
       const c10::AutoGradMode off(false);
       // Anew: a gradient may be that of another leaf too.
-      std::vector<at::Tensor> scaled = state->gradients_of(parameters_);
+      std::vector<at::Tensor> scaled = state->gradients().of(parameters_);
       for (at::Tensor& gradient : scaled) {
         if (gradient.defined()) gradient = gradient * order.factor;
       }
-      state->replace_gradients(parameters_, std::move(scaled));
+      state->gradients().replace(parameters_, std::move(scaled));
     }
     last_scaling_ = order.number;
   });

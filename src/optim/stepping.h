@@ -18,7 +18,7 @@ class Stepping final : public rpc::AgentExtension {
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
 
  private:
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards no member: who holds it, steps
 };
 
 }  // namespace weft::optim

@@ -4,11 +4,11 @@
 
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/mutex.h"
 #include "base/process_exit.h"
 #include "rpc/default_agent.h"
 #include "weft/rpc.h"
@@ -20,11 +20,11 @@ namespace {
 // Leaked, and the agent of the group before last is kept: a thread that calls while another one
 // shuts down gets an error from an agent that has stopped, never a dangling one.
 struct DefaultAgent {
-  std::mutex mutex;
-  std::shared_ptr<Agent> agent;
-  std::shared_ptr<Agent> retired;
-  bool joining = false;
-  bool hooks_installed = false;
+  base::Mutex mutex;
+  std::shared_ptr<Agent> agent WEFT_GUARDED_BY(mutex);
+  std::shared_ptr<Agent> retired WEFT_GUARDED_BY(mutex);
+  bool joining WEFT_GUARDED_BY(mutex) = false;
+  bool hooks_installed WEFT_GUARDED_BY(mutex) = false;
 };
 DefaultAgent& the() {
   static auto* leaked = new DefaultAgent;
@@ -37,7 +37,7 @@ void stop_at_exit() {
   base::note_exit();
   std::shared_ptr<Agent> agent;
   {
-    std::lock_guard lock(the().mutex);
+    const base::MutexLock lock(the().mutex);
     agent = the().agent;
   }
   if (agent) agent->shutdown_now();
@@ -45,7 +45,7 @@ void stop_at_exit() {
 
 // A forked child has no agent. Its copy of the parent's is neither used nor destroyed: the threads
 // it would wait for are not in this process.
-void abandon_in_child() {
+void abandon_in_child() WEFT_RELEASE(the().mutex) {
   rpc::abandon_default_agent();
   for (auto* each : {&the().agent, &the().retired}) {
     if (*each) new std::shared_ptr<Agent>(std::move(*each));
@@ -54,18 +54,20 @@ void abandon_in_child() {
   the().mutex.unlock();
 }
 
-// Under the lock.
-void install_hooks() {
+void lock_before_fork() WEFT_ACQUIRE(the().mutex) { the().mutex.lock(); }
+void unlock_after_fork() WEFT_RELEASE(the().mutex) { the().mutex.unlock(); }
+
+void install_hooks() WEFT_REQUIRES(the().mutex) {
   if (std::exchange(the().hooks_installed, true)) return;
   std::atexit(stop_at_exit);
-  pthread_atfork([] { the().mutex.lock(); }, [] { the().mutex.unlock(); }, abandon_in_child);
+  pthread_atfork(lock_before_fork, unlock_after_fork, abandon_in_child);
 }
 
 }  // namespace
 
 void init_rpc(const std::string& name, const Options& options) {
   {
-    std::lock_guard lock(the().mutex);
+    const base::MutexLock lock(the().mutex);
     if (the().agent || the().joining) {
       throw Error(
           ErrorCode::kInvalidArgument,
@@ -79,11 +81,11 @@ void init_rpc(const std::string& name, const Options& options) {
     agent = Agent::join(name, options, [](Agent& joined) { rpc::set_default_agent(&joined); });
   } catch (...) {
     rpc::set_default_agent(nullptr);
-    std::lock_guard lock(the().mutex);
+    const base::MutexLock lock(the().mutex);
     the().joining = false;
     throw;
   }
-  std::lock_guard lock(the().mutex);
+  const base::MutexLock lock(the().mutex);
   the().joining = false;
   the().agent = agent;
   install_hooks();
@@ -92,7 +94,7 @@ void init_rpc(const std::string& name, const Options& options) {
 ShutdownReport shutdown(Shutdown how) {
   std::shared_ptr<Agent> agent;
   {
-    std::lock_guard lock(the().mutex);
+    const base::MutexLock lock(the().mutex);
     agent = the().agent;
   }
   if (!agent) return {};
@@ -103,7 +105,7 @@ ShutdownReport shutdown(Shutdown how) {
     agent->shutdown_now();
   }
   base::stay_if_process_exits();
-  std::lock_guard lock(the().mutex);
+  const base::MutexLock lock(the().mutex);
   if (the().agent == agent) {
     rpc::set_default_agent(nullptr);
     the().retired = std::exchange(the().agent, nullptr);

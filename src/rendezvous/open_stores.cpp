@@ -3,13 +3,13 @@
 
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/fork.h"
+#include "base/mutex.h"
 #include "rendezvous/file_store.h"
 #include "rendezvous/tcp_store.h"
 #include "weft/error.h"
@@ -90,7 +90,7 @@ struct Place {
 
 // Leaked: the rank that hosts a store hosts it until its process ends.
 using PlaceKey = std::pair<std::string, int>;
-std::mutex places_mutex;
+base::Mutex places_mutex;
 std::map<PlaceKey, Place>& places() {
   static auto* leaked = new std::map<PlaceKey, Place>;
   return *leaked;
@@ -108,7 +108,7 @@ PlaceKey place_of(const Invitation& invitation) {
 }
 
 std::shared_ptr<Store> kept_store(const PlaceKey& key) {
-  std::lock_guard lock(places_mutex);
+  const base::MutexLock lock(places_mutex);
   auto found = places().find(key);
   return found == places().end() ? nullptr : found->second.kept;
 }
@@ -119,14 +119,14 @@ OpenStore open_store(const Invitation& invitation, base::Time deadline) {
   const PlaceKey key = place_of(invitation);
   std::shared_ptr<Store> store = kept_store(key);
   if (!store) store = open_by_method(invitation, deadline);
-  std::lock_guard lock(places_mutex);
+  const base::MutexLock lock(places_mutex);
   Place& place = places()[key];
   if (hosts_store(invitation)) place.kept = store;
   return {std::move(store), place.uses++};
 }
 
 void forget_use(const Invitation& invitation) {
-  std::lock_guard lock(places_mutex);
+  const base::MutexLock lock(places_mutex);
   auto found = places().find(place_of(invitation));
   if (found == places().end()) return;
   Place& place = found->second;

@@ -217,7 +217,7 @@ ShutdownReport AgentCore::shutdown() {
         "wait for itself");
   }
   if (runtime_->is_forked_copy()) return {};
-  std::lock_guard only_one(stop_mutex_);
+  const base::MutexLock only_one(stop_mutex_);
   if (stopped()) return report_;
   const Termination::Verdict verdict = group_shutdown_.wait();
   std::string names;
@@ -241,7 +241,7 @@ void AgentCore::shutdown_now(base::Duration patience) {
     const Error why(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
     for (auto& peer : peers_) peer->close(why);
   }
-  std::lock_guard only_one(stop_mutex_);
+  const base::MutexLock only_one(stop_mutex_);
   if (!stopped()) stop(/*let_replies_out=*/false, patience);
 }
 

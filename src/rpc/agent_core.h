@@ -6,12 +6,12 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rpc/agent_extension.h"
 #include "rpc/calling/peer.h"
 #include "rpc/companion.h"
@@ -90,9 +90,9 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   std::shared_ptr<base::Crew> server_crew_;
   std::atomic<Agent*> facade_{nullptr};
 
-  std::mutex stop_mutex_;
+  base::Mutex stop_mutex_;
   std::atomic<bool> stopped_{false};
-  ShutdownReport report_;
+  ShutdownReport report_ WEFT_GUARDED_BY(stop_mutex_);
 
   Meetings meetings_;
   GroupShutdown group_shutdown_;

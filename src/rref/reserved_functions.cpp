@@ -11,7 +11,7 @@ namespace weft::rref {
 
 SessionReply sys_rref_session(SessionMessage message) {
   rpc::IncomingCall& call = *rpc::IncomingCall::current();
-  return Keeper::of(call.server().agent()).on_message(call.caller(), message);
+  return Keeper::of(call.server().agent()).objects().on_message(call.caller(), message);
 }
 
 void register_reserved_functions() {

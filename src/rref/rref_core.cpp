@@ -33,7 +33,7 @@ Ref<RRefHandle> decode_rref(Decoder& in, const RRefType& type) {
 
 RRefUse decode_rref_target(Decoder& in, const RRefType& type) {
   const auto id = Codec<RRefId>::decode(in);
-  RRefUse use(rref::Keeper::of(in.arrival()->agent()).find(id));
+  RRefUse use(rref::Keeper::of(in.arrival()->agent()).objects().find(id));
   use.object().expect_type(type);
   if (!use.object().is_settled()) in.arrival()->wait_for(use.object().settled());
   if (type.serialized) {
@@ -44,7 +44,9 @@ RRefUse decode_rref_target(Decoder& in, const RRefType& type) {
 
 Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type) {
   const auto id = Codec<RRefId>::decode(in);
-  return rref::Keeper::of(in.arrival()->agent()).begin_creation(id, in.arrival()->from(), type);
+  return rref::Keeper::of(in.arrival()->agent())
+      .objects()
+      .begin_creation(id, in.arrival()->from(), type);
 }
 
 void start_rref_call(const RRefHandle& handle, OutgoingCall& call, const FunctionEntry& function,

@@ -24,7 +24,7 @@ std::shared_ptr<rpc::AgentCore> RRefHandle::agent() const { return keeper()->age
 
 void RRefHandle::set_creation(Future<void> creation) {
   creation_ = std::move(creation);
-  if (!object_) keeper()->on_creation_asked(id_, *creation_);
+  if (!object_) keeper()->sessions().on_creation_asked(id_, *creation_);
 }
 
 bool RRefHandle::confirmed() const {
@@ -33,7 +33,7 @@ bool RRefHandle::confirmed() const {
     return creation_->ready() &&
            (!creation_->error() || creation_->error()->code() == ErrorCode::kRemoteError);
   }
-  return keeper()->is_held(id_);
+  return keeper()->sessions().is_held(id_);
 }
 
 void RRefHandle::check_created_soon() const {

@@ -16,7 +16,7 @@ RRefObject::~RRefObject() {
 }
 
 void RRefObject::expect_type(const RRefType& type) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (!type_) type_ = type;
   if (*type_->info == *type.info) return;
   throw Error(ErrorCode::kInvalidArgument,
@@ -25,7 +25,7 @@ void RRefObject::expect_type(const RRefType& type) {
 }
 
 std::string RRefObject::type_name() const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return type_ ? base::demangle(*type_->info) : "(not created yet)";
 }
 

@@ -57,7 +57,7 @@ c10::DataPtr ReceivePool::allocate(size_t bytes) {
 
 // A block that is at most a quarter too large is good enough: more would hoard memory.
 std::unique_ptr<ReceivePool::Block> ReceivePool::find(size_t bytes) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   auto found = free_.lower_bound(bytes);
   if (found == free_.end() || found->first > bytes + bytes / 4 + kPage) return nullptr;
   std::unique_ptr<Block> block = std::move(found->second);
@@ -73,7 +73,7 @@ void ReceivePool::give_back(void* context) {
 }
 
 void ReceivePool::keep_or_unmap(std::unique_ptr<Block> block) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (kept_ + block->bytes > keep_bytes_) return;
   kept_ += block->bytes;
   const size_t bytes = block->bytes;
@@ -81,7 +81,7 @@ void ReceivePool::keep_or_unmap(std::unique_ptr<Block> block) {
 }
 
 size_t ReceivePool::kept_bytes() const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return kept_;
 }
 

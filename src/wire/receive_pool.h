@@ -10,9 +10,10 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include <c10/core/Allocator.h>
+
+#include "base/mutex.h"
 
 namespace weft::wire {
 
@@ -33,9 +34,9 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
   std::unique_ptr<Block> find(size_t bytes);
 
   const size_t keep_bytes_;
-  mutable std::mutex mutex_;
-  std::multimap<size_t, std::unique_ptr<Block>> free_;
-  size_t kept_ = 0;
+  mutable base::Mutex mutex_;
+  std::multimap<size_t, std::unique_ptr<Block>> free_ WEFT_GUARDED_BY(mutex_);
+  size_t kept_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace weft::wire

@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <typeinfo>
 #include <utility>
 
+#include "weft/detail/mutex.h"
 #include "weft/detail/ref_counted.h"
 #include "weft/detail/rref_id.h"
 #include "weft/detail/turns.h"
@@ -56,10 +56,10 @@ class RRefObject final : public RefCounted {
 
   const std::weak_ptr<rref::Keeper> keeper_;
   const RRefId id_;
-  mutable std::mutex mutex_;
-  std::optional<RRefType> type_;
+  mutable Mutex mutex_;
+  std::optional<RRefType> type_ WEFT_GUARDED_BY(mutex_);
   Turns turns_;
-  std::shared_ptr<void> value_;
+  std::shared_ptr<void> value_;  // written once, before settled_ is ready, and read only then
   Promise<void> promise_;
   const Future<void> settled_;
 };

@@ -5,10 +5,10 @@
 
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "weft/detail/mutex.h"
 #include "weft/future.h"
 
 namespace weft::detail {
@@ -20,7 +20,7 @@ class Turns {
     std::optional<Future<void>> comes;  // nothing: it is there
   };
   Turn take() {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const uint64_t number = next_++;
     if (!current_) {
       current_ = number;
@@ -33,7 +33,7 @@ class Turns {
   void end(uint64_t number) {
     std::optional<Promise<void>> next, given_up;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (current_ != number) {
         given_up = take_out(number);
       } else if (waiting_.empty()) {
@@ -47,7 +47,7 @@ class Turns {
   }
 
  private:
-  std::optional<Promise<void>> take_out(uint64_t number) {
+  std::optional<Promise<void>> take_out(uint64_t number) WEFT_REQUIRES(mutex_) {
     for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
       if (at->first != number) continue;
       Promise<void> promise = std::move(at->second);
@@ -57,10 +57,10 @@ class Turns {
     return std::nullopt;
   }
 
-  std::mutex mutex_;
-  uint64_t next_ = 1;
-  std::optional<uint64_t> current_;
-  std::deque<std::pair<uint64_t, Promise<void>>> waiting_;
+  Mutex mutex_;
+  uint64_t next_ WEFT_GUARDED_BY(mutex_) = 1;
+  std::optional<uint64_t> current_ WEFT_GUARDED_BY(mutex_);
+  std::deque<std::pair<uint64_t, Promise<void>>> waiting_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::detail

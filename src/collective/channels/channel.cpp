@@ -21,7 +21,7 @@ namespace {
 // What is sent of no more than so many bytes is copied, and not waited for.
 constexpr int64_t kCopiedBytes = 64 * 1024;
 // What came for operations that have not begun here.
-constexpr size_t kMostEarlyParts = 4096;
+constexpr size_t kMostEarlyChunks = 4096;
 // With no more, what is made of a chunk may be made by who serves it.
 constexpr uint64_t kFewElements = 256 * 1024;
 // Of how many operations that are over the signature are remembered.
@@ -64,20 +64,22 @@ Future<Outcome> Channel::start(const Signature& signature, const std::vector<int
                                std::unique_ptr<Algorithm> algorithm) {
   const bool bounded = timeout_.count() > 0;
   const base::Time now = outside_->now();
-  Lock lock(mutex_);
-  if (has_left()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                title(next_, signature) + " of a member that has joined, before all have");
+  OperationRef operation;
+  std::optional<Error> wrong;
+  {
+    const Lock lock(mutex_);
+    if (has_left()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  title(next_, signature) + " of a member that has joined, before all have");
+    }
+    operation = enter(next_, signature, ranks, std::move(algorithm),
+                      bounded ? base::later(now, timeout_) : base::Time::max(), wrong);
+    if (!wrong) ++next_;
   }
-  const uint64_t number = next_;
-  const auto operation = enter(lock, number, signature, ranks, std::move(algorithm),
-                               bounded ? base::later(now, timeout_) : base::Time::max());
-  ++next_;
+  give_up(wrong);
   const Future<Outcome> outcome = operation->future();
-  const bool heavy = operation->heavy;
-  lock.unlock();
   outside_->watch();
-  if (heavy) {
+  if (operation->heavy) {
     // Sending takes its time, and who begins it may have something better to do.
     outside_->later([self = shared_from_this(), operation] { self->begin(operation); });
   } else {
@@ -90,19 +92,24 @@ void Channel::begin(const OperationRef& operation) {
   attempt(*operation, [&] {
     if (!failure()) send(*operation, operation->algorithm->begin());
   });
-  Lock lock(mutex_);
-  operation->advancing = false;
-  advance(operation, lock);
-  if (!lock.owns_lock()) return;
-  const bool somebody_left = departed_.contains(epoch_);
-  lock.unlock();
+  {
+    const Lock lock(mutex_);
+    operation->advancing = false;
+  }
+  advance(operation);
+  bool somebody_left = false;
+  {
+    const Lock lock(mutex_);
+    somebody_left = departed_.contains(epoch_);
+  }
   if (somebody_left) on_departed();
 }
 
-// Under the lock. The operation is the caller's to advance, once it has begun.
-Channel::OperationRef Channel::enter(Lock& lock, uint64_t number, const Signature& signature,
+// The operation is the caller's to advance, once it has begun. `wrong`: others have begun another.
+Channel::OperationRef Channel::enter(uint64_t number, const Signature& signature,
                                      const std::vector<int>& ranks,
-                                     std::unique_ptr<Algorithm> algorithm, base::Time deadline) {
+                                     std::unique_ptr<Algorithm> algorithm, base::Time deadline,
+                                     std::optional<Error>& wrong) {
   if (failure_) throw *failure_;
   auto operation = detail::make_ref<Operation>();
   operation->number = number;
@@ -120,16 +127,19 @@ Channel::OperationRef Channel::enter(Lock& lock, uint64_t number, const Signatur
 
   auto early = early_.extract(number);
   if (!early) return operation;
-  early_parts_ -= early.mapped().size();
+  early_chunks_ -= early.mapped().size();
   for (Early& each : early.mapped()) {
-    if (const auto wrong = disagreement(*operation, each.from, each.chunk)) {
-      lock.unlock();
-      fail_and_tell(*wrong);
-      throw *wrong;
-    }
+    wrong = disagreement(*operation, each.from, each.chunk);
+    if (wrong) break;
     keep(*operation, each.from, each.chunk);
   }
   return operation;
+}
+
+void Channel::give_up(const std::optional<Error>& wrong) {
+  if (!wrong) return;
+  fail_and_tell(*wrong);
+  throw *wrong;
 }
 
 void Channel::send(Operation& operation, Algorithm::Sendings sendings) {
@@ -158,61 +168,68 @@ void Channel::send(Operation& operation, Algorithm::Sendings sendings) {
 }
 
 void Channel::on_sent(const OperationRef& operation) {
-  Lock lock(mutex_);
-  if (--operation->unsent > 0 || failure_ || operation->advancing || !can_go_on(*operation)) return;
-  // Who receives answers has no time for more.
-  if (operation->phase == operation->algorithm->phases()) return finish(operation, lock);
-  advance_later(operation);
+  {
+    const Lock lock(mutex_);
+    if (--operation->unsent > 0 || failure_ || operation->advancing || !can_go_on(*operation)) {
+      return;
+    }
+    // Who receives answers has no time for more than to finish.
+    if (operation->phase < operation->algorithm->phases()) return advance_later(operation);
+  }
+  finish(operation);
 }
 
 // --- going on --------------------------------------------------------------------------------
 
 void Channel::on_chunk(int from, Chunk chunk) {
-  Lock lock(mutex_);
-  if (failure_) return;
-  if (const auto wrong = impossible(from, chunk)) {
-    lock.unlock();
-    return fail_and_tell(*wrong);
-  }
+  std::optional<Error> wrong;
+  OperationRef ready;
   const bool departs = chunk.number >= kDepartures;
-  if (departs && chunk.epoch >= epoch_)
+  {
+    const Lock lock(mutex_);
+    if (failure_) return;
+    wrong = take_in(from, chunk, ready);
+  }
+  if (wrong) return fail_and_tell(*wrong);
+  if (ready) advance(ready);
+  if (departs) on_departed();
+}
+
+// `ready`: an operation that the caller is to advance.
+std::optional<Error> Channel::take_in(int from, Chunk& chunk, OperationRef& ready) {
+  if (const auto wrong = impossible(from, chunk)) return wrong;
+  if (chunk.number >= kDepartures && chunk.epoch >= epoch_) {
     departed_[chunk.epoch].emplace(from, chunk.signature.elements);
-  const auto found = operations_.find(chunk.number);
-  if (found != operations_.end()) {
+  }
+  if (const auto found = operations_.find(chunk.number); found != operations_.end()) {
     const OperationRef operation = found->second;
-    if (const auto wrong = disagreement(*operation, from, chunk)) {
-      lock.unlock();
-      return fail_and_tell(*wrong);
-    }
+    if (const auto wrong = disagreement(*operation, from, chunk)) return wrong;
     keep(*operation, from, chunk);
-    if (!operation->advancing && can_go_on(*operation)) {
-      if (operation->heavy) {
-        advance_later(operation);
-      } else {
-        advance(operation, lock);
-      }
+    if (operation->advancing || !can_go_on(*operation)) return {};
+    if (operation->heavy) {
+      advance_later(operation);
+    } else {
+      ready = operation;
     }
-  } else if (is_to_come(chunk)) {
-    if (early_parts_ >= kMostEarlyParts) {
-      lock.unlock();
-      return fail_and_tell(Error(
+    return {};
+  }
+  if (is_to_come(chunk)) {
+    if (early_chunks_ >= kMostEarlyChunks) {
+      return Error(
           ErrorCode::kLimitExceeded,
           fmt::format("{}: {} is too far ahead of {}: {} chunks wait there for operations it has "
                       "not begun",
                       outside_->group_name(), outside_->name(from), outside_->name(rank_),
-                      kMostEarlyParts)));
+                      kMostEarlyChunks));
     }
-    ++early_parts_;
+    ++early_chunks_;
     const uint64_t number = chunk.number;
     early_[number].push_back({from, std::move(chunk)});
-  } else if (const auto& [number, signature] = finished_[chunk.number % kRemembered];
-             number == chunk.number && signature != chunk.signature) {
-    const Error wrong = disagreement(number, signature, from, chunk.signature);
-    lock.unlock();
-    return fail_and_tell(wrong);
+    return {};
   }
-  if (lock.owns_lock()) lock.unlock();
-  if (departs) on_departed();
+  const auto& [number, signature] = finished_[chunk.number % kRemembered];
+  if (number != chunk.number || signature == chunk.signature) return {};
+  return disagreement(number, signature, from, chunk.signature);
 }
 
 // What no member sends. One that has seen all depart can be an epoch ahead, but not two.
@@ -297,42 +314,63 @@ bool Channel::can_go_on(const Operation& operation) const {
 void Channel::advance_later(const OperationRef& operation) {
   operation->advancing = true;
   outside_->later([self = shared_from_this(), operation] {
-    Lock lock(self->mutex_);
-    operation->advancing = false;
-    self->advance(operation, lock);
+    {
+      const Lock lock(self->mutex_);
+      operation->advancing = false;
+    }
+    self->advance(operation);
   });
 }
 
-// Under the lock, which it may release. Goes as far as it can.
-void Channel::advance(const OperationRef& operation, Lock& lock) {
-  while (!failure_ && !operation->advancing && operation->algorithm && can_go_on(*operation)) {
-    const uint8_t phase = operation->phase;
-    if (phase == operation->algorithm->phases()) return finish(operation, lock);
+// Goes as far as it can, unless somebody else is at it.
+void Channel::advance(const OperationRef& operation) {
+  for (;;) {
+    uint8_t phase = 0;
     std::vector<Tensors> chunks;
-    for (auto& chunk : operation->arrived[phase]) {
-      chunks.push_back(chunk ? std::move(*chunk) : Tensors());
-    }
-    if (asks_membership(operation->signature)) {
-      std::vector<int> present;
-      for (size_t i = 0; i < chunks.size(); ++i) {
-        const int rank = operation->ranks[i];
-        if (rank == rank_ || operation->arrived[phase][i]) present.push_back(rank);
+    std::optional<Error> failure;
+    {
+      const Lock lock(mutex_);
+      if (operation->advancing) return;
+      failure = failure_;
+      if (!failure) {
+        if (!operation->algorithm || !can_go_on(*operation)) return;
+        phase = operation->phase;
+        if (phase < operation->algorithm->phases()) {
+          chunks = take_chunks(*operation);
+          operation->advancing = true;
+          // What this member waits for from now on, while it works too.
+          operation->phase = static_cast<uint8_t>(phase + 1);
+        }
       }
-      operation->ranks = std::move(present);
-      chunks.resize(operation->ranks.size());
     }
-    operation->advancing = true;
-    // What this member waits for from now on, while it works too.
-    operation->phase = static_cast<uint8_t>(phase + 1);
-    lock.unlock();
+    if (failure) {
+      if (operation->outcome->claim()) operation->outcome->settle_error(*failure, outside_->sink());
+      return;
+    }
+    if (chunks.empty()) return finish(operation);
     if (!take_step(operation, phase, std::move(chunks))) return;
-    lock.lock();
+    const Lock lock(mutex_);
     operation->advancing = false;
   }
-  if (!failure_ || operation->advancing) return;
-  const Error error = *failure_;
-  lock.unlock();
-  if (operation->outcome->claim()) operation->outcome->settle_error(error, outside_->sink());
+}
+
+// What came for the phase that is to be done, by place: never empty.
+std::vector<Tensors> Channel::take_chunks(Operation& operation) {
+  const uint8_t phase = operation.phase;
+  std::vector<Tensors> chunks;
+  for (auto& chunk : operation.arrived[phase]) {
+    chunks.push_back(chunk ? std::move(*chunk) : Tensors());
+  }
+  if (asks_membership(operation.signature)) {
+    std::vector<int> present;
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const int rank = operation.ranks[i];
+      if (rank == rank_ || operation.arrived[phase][i]) present.push_back(rank);
+    }
+    operation.ranks = std::move(present);
+    chunks.resize(operation.ranks.size());
+  }
+  return chunks;
 }
 
 // What cannot be sent ends the operation as what comes does.
@@ -371,21 +409,28 @@ void Channel::on_worked(const OperationRef& operation, uint8_t phase,
     if (error) std::rethrow_exception(error);
     send(*operation, operation->algorithm->go_on(phase, {}));
   });
-  Lock lock(mutex_);
-  operation->advancing = false;
-  advance(operation, lock);
+  {
+    const Lock lock(mutex_);
+    operation->advancing = false;
+  }
+  advance(operation);
 }
 
-// Under the lock, which it releases.
-void Channel::finish(const OperationRef& operation, Lock& lock) {
-  if (operations_.erase(operation->number) == 0) return lock.unlock();
-  if (operation->number < kDepartures) {
-    finished_[operation->number % kRemembered] = {operation->number, operation->signature};
-  } else {
-    operation->ranks = {conclude_epoch()};
+void Channel::finish(const OperationRef& operation) {
+  std::unique_ptr<Algorithm> algorithm;
+  {
+    const Lock lock(mutex_);
+    const auto found = operations_.find(operation->number);
+    if (found == operations_.end() || found->second.get() != operation.get())
+      return;  // somebody else has
+    operations_.erase(found);
+    if (operation->number < kDepartures) {
+      finished_[operation->number % kRemembered] = {operation->number, operation->signature};
+    } else {
+      operation->ranks = {conclude_epoch()};
+    }
+    algorithm = std::move(operation->algorithm);
   }
-  std::unique_ptr<Algorithm> algorithm = std::move(operation->algorithm);
-  lock.unlock();
   if (!operation->outcome->claim()) return;
   Outcome outcome{algorithm->take_result(), operation->ranks};
   algorithm.reset();  // tensors are the user's again
@@ -407,7 +452,7 @@ std::optional<std::vector<Channel::OperationRef>> Channel::mark_failed(const Err
   }
   operations_.clear();
   early.swap(early_);
-  early_parts_ = 0;
+  early_chunks_ = 0;
   lock.unlock();
   return failed;
 }

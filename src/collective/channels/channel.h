@@ -11,13 +11,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "collective/algorithms/algorithm.h"
 #include "collective/algorithms/operation_message.h"
 #include "weft/detail/ref_counted.h"
@@ -97,36 +97,39 @@ class Channel : public std::enable_shared_from_this<Channel> {
  private:
   struct Operation;
   using OperationRef = detail::Ref<Operation>;
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = base::MutexLock;
   struct Early {
     int from;
     Chunk chunk;
   };
 
-  OperationRef enter(Lock& lock, uint64_t number, const Signature& signature,
-                     const std::vector<int>& ranks, std::unique_ptr<Algorithm> algorithm,
-                     base::Time deadline);
+  OperationRef enter(uint64_t number, const Signature& signature, const std::vector<int>& ranks,
+                     std::unique_ptr<Algorithm> algorithm, base::Time deadline,
+                     std::optional<Error>& wrong) WEFT_REQUIRES(mutex_);
+  void give_up(const std::optional<Error>& wrong);
   void begin(const OperationRef& operation);
   void send(Operation& operation, Algorithm::Sendings sendings);
   void on_sent(const OperationRef& operation);
-  std::optional<Error> impossible(int from, const Chunk& chunk) const;
-  bool is_to_come(const Chunk& chunk) const;
+  std::optional<Error> take_in(int from, Chunk& chunk, OperationRef& ready) WEFT_REQUIRES(mutex_);
+  std::optional<Error> impossible(int from, const Chunk& chunk) const WEFT_REQUIRES(mutex_);
+  bool is_to_come(const Chunk& chunk) const WEFT_REQUIRES(mutex_);
   static void keep(Operation& operation, int from, Chunk& chunk);
-  bool can_go_on(const Operation& operation) const;
-  bool has_departed(int rank, uint64_t number) const;
-  bool is_excused(const Operation& operation, int rank) const;
-  std::vector<int> missing_of(const Operation& operation) const;
-  void advance(const OperationRef& operation, Lock& lock);
-  void advance_later(const OperationRef& operation);
+  bool can_go_on(const Operation& operation) const WEFT_REQUIRES(mutex_);
+  bool has_departed(int rank, uint64_t number) const WEFT_REQUIRES(mutex_);
+  bool is_excused(const Operation& operation, int rank) const WEFT_REQUIRES(mutex_);
+  std::vector<int> missing_of(const Operation& operation) const WEFT_REQUIRES(mutex_);
+  void advance(const OperationRef& operation);
+  void advance_later(const OperationRef& operation) WEFT_REQUIRES(mutex_);
+  std::vector<Tensors> take_chunks(Operation& operation) WEFT_REQUIRES(mutex_);
   bool take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> chunks);
   void on_worked(const OperationRef& operation, uint8_t phase, const std::exception_ptr& error);
   template <typename F>
   void attempt(Operation& operation, const F& step);
-  void finish(const OperationRef& operation, Lock& lock);
+  void finish(const OperationRef& operation);
   std::optional<std::vector<OperationRef>> mark_failed(const Error& error);
   void end_all(const std::vector<OperationRef>& operations, const Error& error);
-  int conclude_epoch();
-  bool has_left() const;
+  int conclude_epoch() WEFT_REQUIRES(mutex_);
+  bool has_left() const WEFT_REQUIRES(mutex_);
   void on_departed();
   std::optional<Error> disagreement(const Operation& operation, int from, const Chunk& chunk) const;
   Error disagreement(uint64_t number, const Signature& signature, int from,
@@ -141,18 +144,18 @@ class Channel : public std::enable_shared_from_this<Channel> {
   const std::shared_ptr<Outside> outside_;
   std::vector<int> everybody_;
 
-  mutable std::mutex mutex_;
-  std::optional<Error> failure_;
-  uint64_t next_ = 0;
-  std::map<uint64_t, OperationRef> operations_;
+  mutable base::Mutex mutex_;
+  std::optional<Error> failure_ WEFT_GUARDED_BY(mutex_);
+  uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, OperationRef> operations_ WEFT_GUARDED_BY(mutex_);
   // The signature of the latest that are over, at their numbers modulo its size: somebody may come
   // late with others.
-  std::vector<std::pair<uint64_t, Signature>> finished_;
-  std::map<uint64_t, std::vector<Early>> early_;
-  size_t early_parts_ = 0;
+  std::vector<std::pair<uint64_t, Signature>> finished_ WEFT_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::vector<Early>> early_ WEFT_GUARDED_BY(mutex_);
+  size_t early_chunks_ WEFT_GUARDED_BY(mutex_) = 0;
   // How often all have departed, and of this time the first operation of each that it is not in.
-  uint64_t epoch_ = 0;
-  std::map<uint64_t, std::map<int, uint64_t>> departed_;  // by epoch
+  uint64_t epoch_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::map<int, uint64_t>> departed_ WEFT_GUARDED_BY(mutex_);  // by epoch
 };
 
 }  // namespace weft::collective

@@ -16,17 +16,21 @@ Future<Outcome> Channel::agree_on_members() {
 }
 
 Future<int> Channel::depart() {
-  Lock lock(mutex_);
-  if (has_left()) {
-    throw Error(ErrorCode::kInvalidArgument, "a member joins that has joined, before all have");
+  OperationRef operation;
+  std::optional<Error> wrong;
+  {
+    const Lock lock(mutex_);
+    if (has_left()) {
+      throw Error(ErrorCode::kInvalidArgument, "a member joins that has joined, before all have");
+    }
+    const uint64_t number = kDepartures + epoch_;
+    const Signature signature{.kind = static_cast<uint8_t>(Kind::kDeparture), .elements = next_};
+    // The others may have a lot to do yet: only their lives bound it.
+    operation = enter(number, signature, everybody_, barrier_algorithm(place_in(everybody_)),
+                      base::Time::max(), wrong);
+    if (!wrong) departed_[epoch_].emplace(rank_, next_);
   }
-  const uint64_t number = kDepartures + epoch_;
-  const Signature signature{.kind = static_cast<uint8_t>(Kind::kDeparture), .elements = next_};
-  // The others may have a lot to do yet: only their lives bound it.
-  const auto operation = enter(lock, number, signature, everybody_,
-                               barrier_algorithm(place_in(everybody_)), base::Time::max());
-  departed_[epoch_].emplace(rank_, next_);
-  lock.unlock();
+  give_up(wrong);
   const Future<int> last =
       operation->future().then([](const Outcome& outcome) { return outcome.present.at(0); });
   outside_->watch();
@@ -34,7 +38,7 @@ Future<int> Channel::depart() {
   return last;
 }
 
-// Under the lock. All have departed; says who did so last.
+// All have departed; says who did so last.
 int Channel::conclude_epoch() {
   const std::map<int, uint64_t> departed = std::move(departed_.extract(epoch_).mapped());
   const auto latest =
@@ -45,7 +49,7 @@ int Channel::conclude_epoch() {
   // Membership rounds that came before this member departed, which it never answered.
   const auto end = early_.lower_bound(next_);
   for (auto at = early_.begin(); at != end; at = early_.erase(at)) {
-    early_parts_ -= at->second.size();
+    early_chunks_ -= at->second.size();
   }
   return latest->first;
 }
@@ -68,10 +72,7 @@ void Channel::on_departed() {
     }
   }
   if (left) return fail_and_tell(*left);
-  for (const OperationRef& membership : membership_rounds) {
-    Lock lock(mutex_);
-    if (!membership->advancing) advance(membership, lock);
-  }
+  for (const OperationRef& membership : membership_rounds) advance(membership);
 }
 
 bool Channel::has_left() const {

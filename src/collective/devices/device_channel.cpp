@@ -100,7 +100,7 @@ Future<Outcome> DeviceChannel::start_reduce_scatter(const Signature& signature,
 // In the worker's order as in the channel's.
 Future<Outcome> DeviceChannel::enter(Signature signature, const MakeAlgorithm& make_algorithm) {
   signature.on_device = 1;
-  const std::lock_guard one_at_a_time(starting_);
+  const base::MutexLock one_at_a_time(starting_);
   const DeviceWorker::JobRef job = worker_->append();
   try {
     return channel_->start(signature, channel_->everybody(),

@@ -10,12 +10,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include <ATen/core/Tensor.h>
 
+#include "base/mutex.h"
 #include "collective/channels/channel.h"
 #include "collective/devices/device_comm.h"
 #include "collective/devices/device_worker.h"
@@ -54,7 +54,7 @@ class DeviceChannel {
   const at::Device device_;
   const std::shared_ptr<DeviceWorker> worker_;
   std::thread thread_;
-  std::mutex starting_;  // one at a time, so that the worker has them in the channel's order
+  base::Mutex starting_;  // one at a time, so that the worker has them in the channel's order
 };
 
 }  // namespace weft::collective

@@ -63,14 +63,14 @@ void DeviceWorker::run() {
   Lock lock(mutex_);
   while (!stopping_) {
     if (jobs_.empty()) {
-      changed_.wait(lock);
+      changed_.wait(lock.for_waiting());
     } else if (const JobRef job = jobs_.front(); job->done) {
       jobs_.pop_front();
       lock.unlock();
       do_job(job);
       lock.lock();
     } else {
-      changed_.wait_for(lock, kGlance);
+      changed_.wait_for(lock.for_waiting(), kGlance);
       lock.unlock();
       if (const auto error = failure()) give_up(error);
       lock.lock();
@@ -109,7 +109,7 @@ void DeviceWorker::wait_until_over() {
 
 void DeviceWorker::rest(std::chrono::microseconds duration) {
   Lock lock(mutex_);
-  changed_.wait_for(lock, duration);
+  changed_.wait_for(lock.for_waiting(), duration);
 }
 
 // The cause that the channel has, if there is one: it names who is lost.

@@ -9,8 +9,8 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "collective/channels/channel.h"
 #include "collective/devices/device_comm.h"
 
@@ -44,7 +44,7 @@ class DeviceWorker {
   void withdraw(const JobRef& job);
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = base::MutexLock;
 
   void do_job(const JobRef& job);
   static void finish(Job& job, const std::exception_ptr& error);
@@ -57,11 +57,11 @@ class DeviceWorker {
   const std::shared_ptr<Channel> channel_;
   const std::unique_ptr<DeviceComm> comm_;
 
-  std::mutex mutex_;
+  base::Mutex mutex_;
   std::condition_variable changed_;
-  std::deque<JobRef> jobs_;
-  std::exception_ptr ended_;  // by this
-  bool stopping_ = false;
+  std::deque<JobRef> jobs_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr ended_ WEFT_GUARDED_BY(mutex_);  // by this
+  bool stopping_ WEFT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace weft::collective

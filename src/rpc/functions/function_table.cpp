@@ -3,13 +3,13 @@
 
 #include <deque>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "base/demangle.h"
+#include "base/mutex.h"
 #include "wire/limits.h"
 
 namespace weft {
@@ -23,30 +23,30 @@ constexpr std::string_view kReservedPrefix = "sys.";
 struct Table {
   using Key = std::pair<std::string, uint64_t>;  // name, signature
 
-  std::mutex mutex;
-  std::deque<detail::FunctionEntry> entries;
-  std::map<Key, std::vector<uint32_t>> by_name;  // more than one: none of them can be called
+  base::Mutex mutex;
+  std::deque<detail::FunctionEntry> entries WEFT_GUARDED_BY(mutex);
+  std::map<Key, std::vector<uint32_t>> by_name
+      WEFT_GUARDED_BY(mutex);  // more than one: none of them can be called
 
-  // Under the lock.
-  void bind(detail::FunctionEntry& entry) {
+  void bind(detail::FunctionEntry& entry) WEFT_REQUIRES(mutex) {
     auto& same = by_name[{entry.name, entry.signature}];
     same.push_back(entry.index);
     mark(same);
   }
-  void unbind(const detail::FunctionEntry& entry) {
+  void unbind(const detail::FunctionEntry& entry) WEFT_REQUIRES(mutex) {
     auto found = by_name.find({entry.name, entry.signature});
     std::erase(found->second, entry.index);
     mark(found->second);
     if (found->second.empty()) by_name.erase(found);
   }
-  void rename(detail::FunctionEntry& entry, std::string name) {
+  void rename(detail::FunctionEntry& entry, std::string name) WEFT_REQUIRES(mutex) {
     unbind(entry);
     entry.name = std::move(name);
     bind(entry);
   }
 
  private:
-  void mark(const std::vector<uint32_t>& same) {
+  void mark(const std::vector<uint32_t>& same) WEFT_REQUIRES(mutex) {
     for (const uint32_t index : same) entries[index].ambiguous = same.size() > 1;
   }
 };
@@ -67,7 +67,7 @@ namespace detail {
 
 FunctionEntry& register_function(std::string name, std::string signature, InvokeFunction invoke) {
   Table& into = table();
-  std::lock_guard lock(into.mutex);
+  const base::MutexLock lock(into.mutex);
   FunctionEntry& entry = into.entries.emplace_back();
   entry.index = static_cast<uint32_t>(into.entries.size() - 1);
   entry.name = cut_name(std::move(name));
@@ -91,13 +91,13 @@ void rename_function(FunctionEntry& entry, std::string name) {
                             kReservedPrefix, entry.name, name));
   }
   Table& into = table();
-  std::lock_guard lock(into.mutex);
+  const base::MutexLock lock(into.mutex);
   into.rename(entry, std::move(name));
 }
 
 void reserve_function(FunctionEntry& entry, std::string name) {
   Table& into = table();
-  std::lock_guard lock(into.mutex);
+  const base::MutexLock lock(into.mutex);
   entry.reserved = true;
   into.rename(entry, std::move(name));
 }
@@ -169,7 +169,7 @@ uint64_t hash_signature(std::string_view text) {
 
 FunctionLookup find_function(std::string_view name, uint64_t signature) {
   Table& in = table();
-  std::lock_guard lock(in.mutex);
+  const base::MutexLock lock(in.mutex);
   const std::string key(name);
   if (auto found = in.by_name.find({key, signature}); found != in.by_name.end()) {
     return {&in.entries[found->second.front()], true};
@@ -195,13 +195,13 @@ std::string how_to_expose(std::string_view name) {
 
 const detail::FunctionEntry* function_at(uint32_t index) {
   Table& in = table();
-  std::lock_guard lock(in.mutex);
+  const base::MutexLock lock(in.mutex);
   return index < in.entries.size() ? &in.entries[index] : nullptr;
 }
 
 uint32_t function_count() {
   Table& in = table();
-  std::lock_guard lock(in.mutex);
+  const base::MutexLock lock(in.mutex);
   return static_cast<uint32_t>(in.entries.size());
 }
 

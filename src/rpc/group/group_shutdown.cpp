@@ -46,7 +46,7 @@ Termination::Verdict GroupShutdown::wait() {
     pause = kShortestPause;
     if (report(now.activity, verdict)) return verdict;
   }
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return {true, {termination_.dead().begin(), termination_.dead().end()}};
 }
 
@@ -74,7 +74,7 @@ bool GroupShutdown::report(uint64_t activity, Termination::Verdict& verdict) {
 }
 
 int GroupShutdown::coordinator() const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const int members = static_cast<int>(agent_.members().size());
   for (int rank = 0; rank < members; ++rank) {
     if (!termination_.dead().contains(rank)) return rank;
@@ -85,14 +85,14 @@ int GroupShutdown::coordinator() const {
 void GroupShutdown::stop() {
   stopping_.store(true, std::memory_order_release);
   std::shared_ptr<Alarm> alarm;
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   alarm = std::move(alarm_);
   if (alarm) alarm->remove();
 }
 
 // Reports that wait here hold on to calls, and those to the agent.
 void GroupShutdown::clear() {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const std::set<int> dead = termination_.dead();
   termination_ = Termination(static_cast<int>(agent_.members().size()));
   for (const int rank : dead) termination_.on_dead(rank);
@@ -137,7 +137,7 @@ template <typename F>
 void GroupShutdown::with_termination(const F& change) {
   std::vector<std::function<void()>> answers;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     change();
     answers.swap(answers_);
   }
@@ -147,10 +147,11 @@ void GroupShutdown::with_termination(const F& change) {
 Future<Termination::Verdict> GroupShutdown::on_report(int rank, bool idle, uint64_t activity) {
   auto promise = std::make_shared<Promise<Termination::Verdict>>();
   Future<Termination::Verdict> future = promise->future();
-  with_termination([&] {
-    termination_.on_report(rank, idle, activity, [this, promise](const Termination::Verdict& all) {
-      answers_.push_back([promise, all] { promise->set_value(all); });
-    });
+  with_termination([&]() WEFT_REQUIRES(mutex_) {
+    termination_.on_report(rank, idle, activity,
+                           [this, promise](const Termination::Verdict& all) WEFT_REQUIRES(mutex_) {
+                             answers_.push_back([promise, all] { promise->set_value(all); });
+                           });
     if (alarm_ || stopping()) return;
     alarm_ = Alarm::make(agent_.runtime().io, [this, weak = agent_.weak_from_this()] {
       if (const auto alive = weak.lock()) ask_missing();
@@ -162,7 +163,7 @@ Future<Termination::Verdict> GroupShutdown::on_report(int rank, bool idle, uint6
 
 std::vector<std::string> GroupShutdown::awaited() const {
   std::vector<std::string> names;
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   for (const int rank : termination_.missing()) {
     names.push_back(agent_.members()[static_cast<size_t>(rank)].name);
   }
@@ -173,7 +174,7 @@ std::vector<std::string> GroupShutdown::awaited() const {
 void GroupShutdown::ask_missing() {
   std::vector<int> missing;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (!alarm_) return;
     missing = termination_.missing();
     alarm_->set(agent_.runtime().clock->now() + kAskInterval);
@@ -200,11 +201,11 @@ void GroupShutdown::on_asked(int rank, const Future<void>& answer) {
 
 void GroupShutdown::on_gone(int rank, const Error& why) {
   base::log(LogLevel::kInfo, agent_.runtime().name(), why.message());
-  with_termination([&] { termination_.on_dead(rank); });
+  with_termination([&]() WEFT_REQUIRES(mutex_) { termination_.on_dead(rank); });
 }
 
 void GroupShutdown::on_coordinator(int coordinator) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   termination_.on_alive(coordinator);
 }
 

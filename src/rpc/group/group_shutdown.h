@@ -10,10 +10,10 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rpc/group/termination.h"
 #include "rpc/group/wait_hint.h"
 #include "rpc/io/alarm.h"
@@ -58,10 +58,12 @@ class GroupShutdown {
   std::atomic<bool> stopping_{false};
   WaitHint hint_;  // of the thread in wait()
 
-  mutable std::mutex mutex_;
-  Termination termination_;
-  std::vector<std::function<void()>> answers_;  // to be given once the lock is released
-  std::shared_ptr<Alarm> alarm_;                // asks missing members, on the coordinator
+  mutable base::Mutex mutex_;
+  Termination termination_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> answers_
+      WEFT_GUARDED_BY(mutex_);  // to be given once the lock is released
+  std::shared_ptr<Alarm> alarm_
+      WEFT_GUARDED_BY(mutex_);  // asks missing members, on the coordinator
 };
 
 }  // namespace weft::rpc

@@ -28,7 +28,7 @@ void Liveness::on_sign(int rank, SignOfLife sign, base::Time began, const std::s
   std::vector<Then> asking;
   std::optional<Error> gone;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_) return;
     const auto change = table_.on_sign(rank, sign, began, runtime_.clock->now(), why);
     if (change == LivenessTable::Change::kGone) {
@@ -54,7 +54,7 @@ Error Liveness::gone_error(int rank, const std::string& why) const {
 }
 
 std::optional<Error> Liveness::why_gone(int rank) const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (const auto& why = table_.why_gone(rank)) return gone_error(rank, *why);
   return std::nullopt;
 }
@@ -72,14 +72,14 @@ bool Liveness::is_questioned_by(const Error& error) {
 }
 
 void Liveness::subscribe(OnGone on_gone) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   subscribers_.push_back(std::move(on_gone));
 }
 
 void Liveness::when_known(int rank, Then then) {
   std::optional<Error> known;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_) {
       known = Error(ErrorCode::kShuttingDown, runtime_.name() + " was shut down");
     } else if (const auto& why = table_.why_gone(rank)) {
@@ -117,7 +117,7 @@ void Liveness::on_probed(int rank, const Future<void>& probed) {
   std::shared_ptr<Alarm> alarm;
   std::optional<Error> gone;
   if (error && is_questioned_by(*error)) {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_ || !asking_.contains(rank)) return;
     if (const auto& why = table_.why_gone(rank)) {
       gone = gone_error(rank, *why);
@@ -140,7 +140,7 @@ void Liveness::on_probed(int rank, const Future<void>& probed) {
 void Liveness::probe_again() {
   std::set<int> ranks;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (stopped_) return;
     ranks.swap(to_probe_again_);
   }
@@ -150,7 +150,7 @@ void Liveness::probe_again() {
 void Liveness::answer(int rank, const std::optional<Error>& gone) {
   std::vector<Then> asking;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     asking = take(asking_, rank);
   }
   for (Then& then : asking) then(gone);
@@ -160,7 +160,7 @@ void Liveness::stop() {
   std::map<int, std::vector<Then>> asking;
   std::shared_ptr<Alarm> alarm;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     stopped_ = true;
     asking.swap(asking_);
     alarm = std::move(alarm_);

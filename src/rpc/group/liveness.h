@@ -9,13 +9,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "rpc/group/liveness_table.h"
 #include "rpc/io/alarm.h"
 #include "weft/error.h"
@@ -59,13 +59,13 @@ class Liveness {
   Error gone_error(int rank, const std::string& why) const;
 
   Runtime& runtime_;
-  mutable std::mutex mutex_;
-  bool stopped_ = false;
-  LivenessTable table_;
-  std::map<int, std::vector<Then>> asking_;  // ranks that are being probed
-  std::set<int> to_probe_again_;
-  std::shared_ptr<Alarm> alarm_;
-  std::vector<OnGone> subscribers_;
+  mutable base::Mutex mutex_;
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  LivenessTable table_ WEFT_GUARDED_BY(mutex_);
+  std::map<int, std::vector<Then>> asking_ WEFT_GUARDED_BY(mutex_);  // ranks that are being probed
+  std::set<int> to_probe_again_ WEFT_GUARDED_BY(mutex_);
+  std::shared_ptr<Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
+  std::vector<OnGone> subscribers_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

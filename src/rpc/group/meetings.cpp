@@ -49,7 +49,7 @@ Meetings::Contributions Meetings::meet(const Contribution& mine, Set given, Time
   const Set set = complete(std::move(given));
   uint64_t round;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     round = rounds_.take(set);
   }
   try {
@@ -58,7 +58,7 @@ Meetings::Contributions Meetings::meet(const Contribution& mine, Set given, Time
     // A barrier has no values: the others have passed it, and so has this worker.
     if (mine.bytes.empty() && mine.tensors.empty()) return {};
   } catch (...) {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     rounds_.give_back(set, round);
     throw;
   }
@@ -123,7 +123,7 @@ template <typename F>
 void Meetings::with_table(const F& change) {
   std::vector<std::function<void()>> answers;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (!stopped_) change();
     answers.swap(answers_);
   }
@@ -136,13 +136,13 @@ Future<Meetings::Outcome> Meetings::on_arrival(Set set, uint64_t round, const st
   auto promise = std::make_shared<Promise<Outcome>>();
   Future<Outcome> future = promise->future();
   MeetingTable<Contribution>::Guest guest{std::move(contribution), {}};
-  guest.answer = [this, promise](const Outcome& outcome) {
+  guest.answer = [this, promise](const Outcome& outcome) WEFT_REQUIRES(mutex_) {
     answers_.push_back([promise, outcome] { promise->set_value(outcome); });
   };
   guest.waits = [call = detail::Ref<IncomingCall>::share(IncomingCall::current())] {
     return !call->cancelled();
   };
-  with_table([&] {
+  with_table([&]() WEFT_REQUIRES(mutex_) {
     const base::Time now = agent_.runtime().clock->now();
     table_.on_arrival(set, round, who, std::move(guest), now);
     if (!alarm_) {
@@ -157,13 +157,13 @@ Future<Meetings::Outcome> Meetings::on_arrival(Set set, uint64_t round, const st
 
 std::vector<std::string> Meetings::on_withdrawal(const Set& set, uint64_t round,
                                                  const std::string& who) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return table_.withdraw(set, round, who);
 }
 
 void Meetings::sweep() {
   std::set<std::string> awaited;
-  with_table([&] {
+  with_table([&]() WEFT_REQUIRES(mutex_) {
     const base::Time now = agent_.runtime().clock->now();
     awaited = table_.sweep(now, now - kUsualWait);
     if (!table_.empty()) alarm_->set(now + kSweepInterval);
@@ -179,12 +179,12 @@ void Meetings::sweep() {
 }
 
 void Meetings::on_lost(const std::string& who, const std::string& why) {
-  with_table([&] { table_.on_lost(who, why); });
+  with_table([&]() WEFT_REQUIRES(mutex_) { table_.on_lost(who, why); });
 }
 
 void Meetings::stop() {
   std::shared_ptr<Alarm> alarm;
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   stopped_ = true;
   table_.clear();
   alarm = std::move(alarm_);
@@ -192,7 +192,7 @@ void Meetings::stop() {
 }
 
 size_t Meetings::open_meetings() const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return table_.meetings();
 }
 

@@ -7,12 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "base/mutex.h"
 #include "rpc/group/meeting_rounds.h"
 #include "rpc/group/meeting_table.h"
 #include "rpc/io/alarm.h"
@@ -61,12 +61,13 @@ class Meetings {
   void with_table(const F& change);
 
   AgentCore& agent_;
-  mutable std::mutex mutex_;
-  bool stopped_ = false;
-  MeetingTable<Contribution> table_;
-  MeetingRounds rounds_;
-  std::vector<std::function<void()>> answers_;  // to be given once the lock is released
-  std::shared_ptr<Alarm> alarm_;
+  mutable base::Mutex mutex_;
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  MeetingTable<Contribution> table_ WEFT_GUARDED_BY(mutex_);
+  MeetingRounds rounds_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> answers_
+      WEFT_GUARDED_BY(mutex_);  // to be given once the lock is released
+  std::shared_ptr<Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

@@ -142,12 +142,13 @@ Acceptor::Acceptor(std::shared_ptr<Runtime> runtime, Server& server,
     : runtime_(std::move(runtime)), server_(server), listener_(std::move(listener)) {}
 
 void Acceptor::start() {
+  const base::MutexLock lock(mutex_);
   token_ = runtime_->io.add(shared_from_this());
   runtime_->io.watch_new(listener_->descriptor(), Poller::kReadable, token_);
 }
 
 void Acceptor::stop() {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (!listener_) return;
   runtime_->io.unwatch(listener_->descriptor());
   runtime_->io.remove(token_);
@@ -155,7 +156,7 @@ void Acceptor::stop() {
 }
 
 void Acceptor::on_event(bool, bool) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (!listener_) return;
   for (int i = 0; i < kAcceptsPerEvent; ++i) {
     transport::Listener::Accepted accepted = listener_->accept();
@@ -171,7 +172,7 @@ void Acceptor::on_event(bool, bool) {
 }
 
 void Acceptor::on_time(base::Time) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (listener_) runtime_->io.watch(listener_->descriptor(), Poller::kReadable, token_);
 }
 

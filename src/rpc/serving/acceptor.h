@@ -8,9 +8,9 @@
 
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "rpc/io/io_loop.h"
 #include "rpc/io/link.h"
 #include "rpc/runtime.h"
@@ -46,10 +46,11 @@ class Acceptor final : public IoClient, public std::enable_shared_from_this<Acce
   Server& server_;
   uint64_t token_ = 0;
 
-  std::mutex mutex_;
-  std::unique_ptr<transport::Listener> listener_;
-  std::deque<std::shared_ptr<Guest>> guests_;  // oldest first; loop only
+  base::Mutex mutex_;
+  std::unique_ptr<transport::Listener> listener_ WEFT_GUARDED_BY(mutex_);
 
+  // Of the loop, and of whoever ends it.
+  std::deque<std::shared_ptr<Guest>> guests_;  // oldest first
   base::Time log_again_at_{};
   uint64_t not_logged_ = 0;
 };

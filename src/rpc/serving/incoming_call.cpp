@@ -198,14 +198,14 @@ void IncomingCall::cancel() {
   cancelled_.store(true, std::memory_order_relaxed);
   std::vector<std::pair<detail::Ref<Peer>, uint64_t>> children;
   {
-    std::lock_guard lock(children_mutex_);
+    const base::MutexLock lock(children_mutex_);
     children.swap(children_);
   }
   for (auto& [peer, id] : children) peer->cancel(id);
 }
 
 void IncomingCall::add_child(detail::Ref<Peer> peer, uint64_t call_id) {
-  std::lock_guard lock(children_mutex_);
+  const base::MutexLock lock(children_mutex_);
   if (children_.size() >= prune_at_) {
     std::erase_if(children_, [](auto& child) { return !child.first->is_pending(child.second); });
     prune_at_ = std::max<size_t>(16, 2 * children_.size());

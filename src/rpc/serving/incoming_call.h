@@ -6,12 +6,12 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "rpc/calling/peer.h"
 #include "weft/detail/ambient.h"
 #include "weft/detail/arrival.h"
@@ -111,9 +111,9 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   std::atomic<bool> cancelled_{false};
   std::vector<std::byte> parked_arguments_;
   std::vector<at::Tensor> parked_tensors_;
-  std::mutex children_mutex_;
-  std::vector<std::pair<detail::Ref<Peer>, uint64_t>> children_;
-  size_t prune_at_ = 16;
+  base::Mutex children_mutex_;
+  std::vector<std::pair<detail::Ref<Peer>, uint64_t>> children_ WEFT_GUARDED_BY(children_mutex_);
+  size_t prune_at_ WEFT_GUARDED_BY(children_mutex_) = 16;
 };
 
 }  // namespace weft::rpc

@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "base/mutex.h"
 #include "transport/private_descriptor.h"
 #include "transport/socket_connection.h"
 #include "weft/error.h"
@@ -40,12 +41,12 @@ struct LoopbackNetwork::State {
   explicit State(std::shared_ptr<base::Clock> the_clock) : clock(std::move(the_clock)) {}
 
   std::shared_ptr<base::Clock> clock;
-  std::mutex mutex;
-  FaultPlan plan;
-  std::map<std::string, LoopbackListener*> listeners;
-  std::vector<LoopbackConnection*> connections;
-  uint64_t next_connection = 0;
-  uint64_t next_address = 0;
+  base::Mutex mutex;
+  FaultPlan plan WEFT_GUARDED_BY(mutex);
+  std::map<std::string, LoopbackListener*> listeners WEFT_GUARDED_BY(mutex);
+  std::vector<LoopbackConnection*> connections WEFT_GUARDED_BY(mutex);
+  uint64_t next_connection WEFT_GUARDED_BY(mutex) = 0;
+  uint64_t next_address WEFT_GUARDED_BY(mutex) = 0;
 };
 
 // One end of a pair.
@@ -56,17 +57,17 @@ class LoopbackConnection final : public SocketConnection {
       : SocketConnection(std::move(socket), route.to),
         network_(std::move(network)),
         route_(std::move(route)) {
-    std::lock_guard lock(network_->mutex);
+    const base::MutexLock lock(network_->mutex);
     network_->connections.push_back(this);
   }
   ~LoopbackConnection() override {
-    std::lock_guard lock(network_->mutex);
+    const base::MutexLock lock(network_->mutex);
     std::erase(network_->connections, this);
   }
 
   IoResult send(const iovec* pieces, int count) override {
     {
-      std::lock_guard lock(network_->mutex);
+      const base::MutexLock lock(network_->mutex);
       if (network_->plan || !gathered_.empty() || !in_flight_.empty()) {
         return send_through_plan(pieces, count);
       }
@@ -98,7 +99,7 @@ class LoopbackConnection final : public SocketConnection {
     bool breaks_after = false;
   };
 
-  IoResult send_through_plan(const iovec* pieces, int count) {
+  IoResult send_through_plan(const iovec* pieces, int count) WEFT_REQUIRES(network_->mutex) {
     size_t total = 0;
     for (int i = 0; i < count; ++i) {
       const auto* data = static_cast<const std::byte*>(pieces[i].iov_base);
@@ -115,7 +116,7 @@ class LoopbackConnection final : public SocketConnection {
     return {IoResult::Status::kDone, total};
   }
 
-  void dispatch(std::vector<std::byte> frame) {
+  void dispatch(std::vector<std::byte> frame) WEFT_REQUIRES(network_->mutex) {
     route_.kind = static_cast<uint8_t>(frame[0]);
     // Before the plan is asked: it may tell a test of this frame, and the test may move the clock.
     const base::Time now = network_->clock->now();
@@ -160,7 +161,7 @@ class LoopbackListener final : public Listener {
         address_(std::move(address)),
         ready_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE)) {}
   ~LoopbackListener() override {
-    std::lock_guard lock(network_->mutex);
+    const base::MutexLock lock(network_->mutex);
     network_->listeners.erase(address_);
   }
 
@@ -174,7 +175,7 @@ class LoopbackListener final : public Listener {
   Accepted accept() override {
     std::pair<PrivateDescriptor, FrameInFlight> next;
     {
-      std::lock_guard lock(network_->mutex);
+      const base::MutexLock lock(network_->mutex);
       if (waiting_.empty()) return {Accepted::Status::kNone};
       uint64_t ignored;
       [[maybe_unused]] const ssize_t read_bytes = read(ready_.get(), &ignored, sizeof ignored);
@@ -202,7 +203,7 @@ class LoopbackTransport final : public Transport {
       : network_(std::move(network)) {}
 
   std::unique_ptr<Listener> listen(const std::string& wanted) override {
-    std::unique_lock lock(network_->mutex);
+    base::MutexLock lock(network_->mutex);
     const std::string address =
         wanted.empty() ? fmt::format("loopback-{}", ++network_->next_address) : wanted;
     if (network_->listeners.contains(address)) {
@@ -218,7 +219,7 @@ class LoopbackTransport final : public Transport {
     PrivateDescriptor ours;
     FrameInFlight route;
     {
-      std::lock_guard lock(network_->mutex);
+      const base::MutexLock lock(network_->mutex);
       auto found = network_->listeners.find(address);
       if (found == network_->listeners.end()) {
         throw Refused(fmt::format("nobody listens on {}", address));
@@ -245,7 +246,7 @@ LoopbackNetwork::LoopbackNetwork(std::shared_ptr<base::Clock> clock)
   std::weak_ptr<State> weak = state_;
   state_->clock->on_advance([weak] {
     if (auto state = weak.lock()) {
-      std::lock_guard lock(state->mutex);
+      const base::MutexLock lock(state->mutex);
       for (LoopbackConnection* connection : state->connections) connection->deliver_due();
     }
   });
@@ -258,17 +259,17 @@ std::unique_ptr<Transport> LoopbackNetwork::transport() {
 }
 
 void LoopbackNetwork::set_faults(FaultPlan plan) {
-  std::lock_guard lock(state_->mutex);
+  const base::MutexLock lock(state_->mutex);
   state_->plan = std::move(plan);
 }
 
 void LoopbackNetwork::deliver_due() {
-  std::lock_guard lock(state_->mutex);
+  const base::MutexLock lock(state_->mutex);
   for (LoopbackConnection* connection : state_->connections) connection->deliver_due();
 }
 
 void LoopbackNetwork::break_all() {
-  std::lock_guard lock(state_->mutex);
+  const base::MutexLock lock(state_->mutex);
   for (LoopbackConnection* connection : state_->connections) connection->close_both_ways();
 }
 

@@ -1,0 +1,95 @@
+// The objects of this worker that references refer to, and who holds them: the shell around
+// OwnerLedger and ReplyHolds.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "rpc/io/alarm.h"
+#include "rpc/runtime.h"
+#include "rref/owner_ledger.h"
+#include "rref/reply_holds.h"
+#include "weft/detail/rref_object.h"
+#include "weft/rref_census.h"
+
+namespace weft::rref {
+
+using detail::Ref;
+using detail::RRefObject;
+
+class Keeper;
+
+/// Thread-safe. Values are destroyed, and functions continued, without its lock.
+class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
+ public:
+  OwnedObjects(std::shared_ptr<rpc::Runtime> runtime, std::weak_ptr<Keeper> keeper);
+
+  /// A new object. Others can ask for it once it is shared, or if they were told of it before:
+  /// `may_be_awaited`.
+  Ref<RRefObject> make(bool may_be_awaited);
+  void share(RRefObject& object);
+  /// Throws kRRefLost if there is no such object.
+  Ref<RRefObject> find(const RRefId& id);
+  /// The same of an object whose creation may still be on its way.
+  Ref<RRefObject> find_or_await(const RRefId& id);
+  /// `from` asks this worker to make it. Throws if it comes too late, or is not for `from` to ask.
+  Ref<RRefObject> begin_creation(const RRefId& id, const WorkerInfo& from,
+                                 const detail::RRefType& type);
+  void on_object_gone(const RRefId& id, const RRefObject* object);
+
+  /// What a holder says. Throws kBadMessage for what is not for it to say.
+  SessionReply on_message(const WorkerInfo& from, const SessionMessage& message);
+  /// A reply to `receiver` refers to these: they are held for it until it has registered.
+  void keep_for_receiver(const WorkerInfo& receiver,
+                         const std::vector<Ref<detail::RefCounted>>& handles);
+
+  /// Lets go of everything; nothing is held for others any more.
+  void stop();
+
+  std::vector<RRefCensus::Owned> census();
+  size_t objects() const;
+  size_t holders() const;
+  uint64_t messages() const;  // that changed something
+
+ private:
+  // What must be destroyed or settled once the lock is released.
+  struct Aftermath {
+    std::vector<Ref<detail::RefCounted>> dropped;
+    std::vector<Ref<RRefObject>> never_created;
+  };
+
+  Ref<RRefObject> object_for(const RRefId& id) WEFT_REQUIRES(mutex_);
+  Ref<RRefObject> find_existing(const RRefId& id) WEFT_REQUIRES(mutex_);
+  [[noreturn]] void lose(const RRefId& id) const;
+  void check_not_stopped() const WEFT_REQUIRES(mutex_);
+  void check(const SessionMessage& message, const WorkerInfo& from) const;
+  void absorb(OwnerLedger::Changes& changes, Aftermath& aftermath) WEFT_REQUIRES(mutex_);
+  static void finish(Aftermath& aftermath);
+  void on_time();
+  void set_alarm();
+  /// Sets it unless it is due by then anyway; it finds out itself what is due.
+  void set_alarm_by(base::Time due);
+  rpc::Alarm& alarm() WEFT_REQUIRES(mutex_);
+
+  const std::shared_ptr<rpc::Runtime> runtime_;
+  const std::weak_ptr<Keeper> keeper_;  // whom objects tell of their end
+  const base::Duration lease_;
+
+  mutable base::Mutex mutex_;
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  OwnerLedger ledger_ WEFT_GUARDED_BY(mutex_);
+  ReplyHolds reply_holds_ WEFT_GUARDED_BY(mutex_);
+  uint64_t next_number_ WEFT_GUARDED_BY(mutex_) = 1;
+  uint64_t messages_ WEFT_GUARDED_BY(mutex_) = 0;
+  using Objects = std::unordered_map<RRefId, RRefObject*, detail::RRefIdHash>;
+  using Holds = std::unordered_map<RRefId, Ref<RRefObject>, detail::RRefIdHash>;
+  Objects objects_ WEFT_GUARDED_BY(mutex_);  // that exist here
+  Holds held_ WEFT_GUARDED_BY(mutex_);       // by others
+  std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft::rref

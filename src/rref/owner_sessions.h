@@ -1,0 +1,100 @@
+// This worker's holds on objects of others, and its conversations with their owners: the shell
+// around Holdings.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "rpc/io/alarm.h"
+#include "rpc/runtime.h"
+#include "rref/holdings.h"
+#include "weft/error.h"
+#include "weft/future.h"
+
+namespace weft::rref {
+
+/// Thread-safe. Functions continue without its lock.
+class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
+ public:
+  explicit OwnerSessions(std::shared_ptr<rpc::Runtime> runtime);
+
+  /// A reference to an object that is to be created on the worker of this rank; counts as a hold.
+  RRefId create(int owner);
+  /// That call is under way.
+  void on_creation_asked(const RRefId& id, const Future<void>& creation);
+  /// The outcome of a creation is wanted only now and then; until then nobody is woken for it.
+  void watch_creation(const RRefId& id, const Future<void>& creation);
+
+  struct Arrival {
+    Holdings::State state;
+    std::optional<Future<void>> confirmed;  // when the owner has registered us, if it has not yet
+  };
+  /// A reference came with a message; counts as a hold. Throws kShuttingDown.
+  Arrival arrive(const RRefId& id, bool may_precede_creation);
+  /// Somebody waits for a confirmation.
+  void talk_soon();
+  /// Tells `sender` that it need not hold for us what came in its reply.
+  void accept(Worker sender, const RRefId& id);
+  /// One hold is gone; `creation`: of the call that was to make the object, if this worker asked.
+  void drop(const RRefId& id, const std::optional<Future<void>>& creation);
+  bool is_held(const RRefId& id) const;
+
+  /// Fails what waits, and says nothing more.
+  void stop();
+
+  bool is_idle() const;
+  uint64_t messages() const;  // that changed something
+  size_t references() const;
+  size_t references(Worker owner) const;
+  size_t unconfirmed() const;
+
+ private:
+  // What must be settled once the lock is released.
+  struct Aftermath {
+    std::vector<Promise<void>> confirmed;
+    std::vector<std::pair<Promise<void>, std::string>> lost;
+  };
+
+  void on_created(const RRefId& id, const Future<void>& creation);
+  void absorb(Holdings::Changes& changes, Aftermath& aftermath) WEFT_REQUIRES(mutex_);
+  std::vector<Promise<void>> take_unconfirmed(const RRefId& id) WEFT_REQUIRES(mutex_);
+  static void finish(Aftermath& aftermath);
+
+  void talk_before_long();
+  void talk(Holdings::Say what);
+  void send(Worker owner, const SessionMessage& message);
+  void on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
+                 const Future<SessionReply>& answer);
+  void on_silence(Worker owner, const Error& error);
+  void repeat(Worker owner);
+  void on_owner_lost(Worker owner);
+  void set_alarm();
+  void set_alarm_by(base::Time due);
+  rpc::Alarm& alarm() WEFT_REQUIRES(mutex_);
+
+  const std::shared_ptr<rpc::Runtime> runtime_;
+  const base::Duration lease_;
+
+  mutable base::Mutex mutex_;
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  Holdings holdings_ WEFT_GUARDED_BY(mutex_);
+  uint64_t messages_ WEFT_GUARDED_BY(mutex_) = 0;
+  template <typename T>
+  using ById = std::unordered_map<RRefId, T, detail::RRefIdHash>;
+  ById<std::vector<Promise<void>>> unconfirmed_ WEFT_GUARDED_BY(mutex_);
+  ById<Future<void>> creations_ WEFT_GUARDED_BY(mutex_);  // asked for here
+  std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
+
+  std::atomic<bool> talking_soon_{false};
+  std::atomic<bool> release_waits_{false};
+};
+
+}  // namespace weft::rref
