@@ -15,6 +15,7 @@
 #include "weft/destination.h"
 #include "weft/detail/function_entry.h"
 #include "weft/detail/outgoing_call.h"
+#include "weft/export.h"
 #include "weft/future.h"
 #include "weft/options.h"
 #include "weft/worker_info.h"
@@ -36,7 +37,7 @@ struct ShutdownReport {
 
 /// Everything one worker has: connections, threads, tables. Several agents may live in one process;
 /// nothing is shared between them but the table of functions. Thread-safe.
-class Agent {
+class WEFT_API Agent {
  public:
   /// Joins the group that `options` describe; returns when every member is there. Throws
   /// kInvalidArgument for a bad name or bad options, kUnavailable when the group does not form in
@@ -129,6 +130,6 @@ struct AgentAccess {
 
 /// The agent that free functions act on: the one whose handler runs on this thread, else the
 /// process's default agent. Throws kNotInitialized if there is none.
-Agent& current_agent();
+WEFT_API Agent& current_agent();
 
 }  // namespace weft

@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "weft/agent.h"
+#include "weft/export.h"
 #include "weft/rref.h"
 
 namespace weft::autograd {
@@ -46,7 +47,7 @@ using Gradients = std::vector<std::pair<at::Tensor, at::Tensor>>;
 /// While it exists and is current on its thread, calls made there are recorded, on all workers they
 /// reach, unless gradients are off (at::NoGradGuard). It ends where it began, on the same thread;
 /// then every worker forgets it. Contexts do not nest; any number may exist on different threads.
-class Context {
+class WEFT_API Context {
  public:
   /// Throws kInvalidArgument where a context is current already.
   Context();
@@ -78,13 +79,13 @@ class Context {
 
 /// The same for functions on other workers. Throw kInvalidArgument if this worker has no part in
 /// such a context (any more).
-at::Tensor gradient(int64_t context_id, const at::Tensor& tensor);
-Gradients gradients(int64_t context_id);
-at::Tensor gradient(Agent& agent, int64_t context_id, const at::Tensor& tensor);
-Gradients gradients(Agent& agent, int64_t context_id);
+WEFT_API at::Tensor gradient(int64_t context_id, const at::Tensor& tensor);
+WEFT_API Gradients gradients(int64_t context_id);
+WEFT_API at::Tensor gradient(Agent& agent, int64_t context_id, const at::Tensor& tensor);
+WEFT_API Gradients gradients(Agent& agent, int64_t context_id);
 
 /// The id of the context that is current on this thread.
-std::optional<int64_t> current_context_id();
+WEFT_API std::optional<int64_t> current_context_id();
 
 /// What this worker has of contexts, its own and those of others.
 struct Census {
@@ -92,7 +93,7 @@ struct Census {
   size_t messages = 0;   // recorded as sent from here
   size_t gradients = 0;  // of leaves
 };
-Census census();
-Census census(Agent& agent);
+WEFT_API Census census();
+WEFT_API Census census(Agent& agent);
 
 }  // namespace weft::autograd

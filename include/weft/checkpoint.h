@@ -22,6 +22,7 @@
 
 #include <torch/nn/pimpl.h>
 
+#include "weft/export.h"
 #include "weft/nn.h"
 #include "weft/optim.h"
 #include "weft/record.h"
@@ -47,7 +48,7 @@ class Plan;
 /// its manifest, written last by this worker, is in place: whoever dies before leaves the previous
 /// one as it was. Besides what is added, the state of each worker's CPU random generator is kept,
 /// so that a run continues as if it had not stopped. One worker saves to a directory at a time.
-class Checkpoint {
+class WEFT_API Checkpoint {
  public:
   explicit Checkpoint(std::string directory, const Options& options = {});
   Checkpoint(Agent& agent, std::string directory, const Options& options = {});

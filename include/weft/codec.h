@@ -32,6 +32,7 @@
 
 #include "weft/detail/ref_counted.h"
 #include "weft/error.h"
+#include "weft/export.h"
 
 namespace weft {
 
@@ -43,7 +44,7 @@ static_assert(std::endian::native == std::endian::little, "the wire format is li
 
 /// Collects the bytes and tensors of one message. Tensors stay out of the bytes: their storage is
 /// sent from where it lies.
-class Encoder {
+class WEFT_API Encoder {
  public:
   struct OutgoingTensor {
     at::Tensor keep;  // owns what `data` points to
@@ -97,7 +98,7 @@ class Encoder {
 
 /// Reads what an Encoder wrote. Everything is checked before it is believed: each method throws
 /// kBadMessage rather than read past the end or allocate from a claimed size.
-class Decoder {
+class WEFT_API Decoder {
  public:
   Decoder(std::span<const std::byte> payload, std::span<at::Tensor> tensors,
           detail::Arrival* arrival = nullptr)

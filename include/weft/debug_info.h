@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "weft/export.h"
+
 namespace weft {
 
 struct LatencySummary {
@@ -44,7 +46,7 @@ struct CallInFlight {
   // arguments", "running", "returned a future"; then ", given up by its caller" if it was.
   std::string state;
 };
-std::string to_text(const CallInFlight& call);
+WEFT_API std::string to_text(const CallInFlight& call);
 
 struct DebugInfo {
   std::string worker;
@@ -55,6 +57,6 @@ struct DebugInfo {
 };
 
 /// A table for people.
-std::ostream& operator<<(std::ostream& out, const DebugInfo& info);
+WEFT_API std::ostream& operator<<(std::ostream& out, const DebugInfo& info);
 
 }  // namespace weft

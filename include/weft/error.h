@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "weft/export.h"
+
 namespace weft {
 
 /// The closed list of outcomes other than a value; the same set in C++ and on the wire.
@@ -34,10 +36,10 @@ enum class ErrorCode : uint8_t {
 };
 
 /// The enumerator's name, e.g. "kTimeout".
-const char* name(ErrorCode code);
+WEFT_API const char* name(ErrorCode code);
 
 /// The one exception type of Weft. Cheap to copy; immutable.
-class Error : public std::exception {
+class WEFT_API Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
 

@@ -5,6 +5,8 @@
 
 #include <functional>
 
+#include "weft/export.h"
+
 namespace weft {
 
 /// What one worker does; its result is the worker's exit status.
@@ -21,6 +23,6 @@ using WorkerMain = std::function<int(int rank, int world_size)>;
 ///
 /// Standard output of rank 0 is passed on as it is and rank 0 alone reads standard input, unless
 /// that is a terminal; every other line is prefixed by the rank it comes from.
-int launch(int argc, char** argv, int workers, WorkerMain run_worker);
+WEFT_API int launch(int argc, char** argv, int workers, WorkerMain run_worker);
 
 }  // namespace weft

@@ -17,6 +17,7 @@
 
 #include "weft/autograd.h"
 #include "weft/detail/hosted_module.h"
+#include "weft/export.h"
 #include "weft/nn/distributed_data_parallel.h"
 #include "weft/nn/torch_options.h"
 #include "weft/rref.h"
@@ -25,7 +26,7 @@ namespace weft::nn {
 
 /// Where a module is to live: "ps", "ps/cuda:0", "rank:1", "rank:1/cpu"; and how long it may take
 /// to construct it there, if not as long as any call.
-class Placement {
+class WEFT_API Placement {
  public:
   /// Throw kInvalidArgument for what is no placement.
   Placement(const std::string& text, std::optional<Timeout> timeout = std::nullopt);
@@ -48,7 +49,7 @@ using NamedTensors = std::vector<std::pair<std::string, RRef<at::Tensor>>>;
 /// What a RemoteModule is whatever its class. All are answered by the worker that has the module,
 /// and wait for that. They are not ordered with calls of the module's own methods, even if its
 /// class is serialized; with steps of optimizers they are.
-class AnyRemoteModule {
+class WEFT_API AnyRemoteModule {
  public:
   const WorkerInfo& owner() const { return hosted_.owner(); }
 
@@ -215,8 +216,9 @@ class RemoteModule : public AnyRemoteModule {
 };
 
 /// References to the parameters of a module of this worker's own, in their order.
-std::vector<RRef<at::Tensor>> parameter_rrefs(const torch::nn::Module& module);
-std::vector<RRef<at::Tensor>> parameter_rrefs(Agent& agent, const torch::nn::Module& module);
+WEFT_API std::vector<RRef<at::Tensor>> parameter_rrefs(const torch::nn::Module& module);
+WEFT_API std::vector<RRef<at::Tensor>> parameter_rrefs(Agent& agent,
+                                                       const torch::nn::Module& module);
 
 }  // namespace weft::nn
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "weft/autograd.h"
+#include "weft/export.h"
 #include "weft/optim/optimizer_traits.h"
 #include "weft/optim/schedulers.h"
 
@@ -61,7 +62,7 @@ class OptimizerDriver;
 
 /// What a DistributedOptimizer is whatever its class. Every owner has an optimizer of that class
 /// for its parameters; steps on one worker, of whichever trainer, come one after the other.
-class AnyDistributedOptimizer {
+class WEFT_API AnyDistributedOptimizer {
  public:
   /// What was moved from can be assigned to or destroyed.
   AnyDistributedOptimizer(AnyDistributedOptimizer&&) noexcept;

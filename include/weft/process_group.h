@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "weft/agent.h"
+#include "weft/export.h"
 #include "weft/future.h"
 #include "weft/worker_info.h"
 
@@ -47,7 +48,7 @@ struct GroupOptions {
 /// It uses the connections and the threads of the agent, so it needs no address of its own, and
 /// calls go on beside it. Tensors must not be changed while an operation on them is going on. Those
 /// on GPUs travel by NCCL, which has connections of its own, or else through the CPU.
-class ProcessGroup {
+class WEFT_API ProcessGroup {
  public:
   /// This worker's rank in the group: its place among the names it was made with.
   int rank() const;
@@ -78,7 +79,8 @@ class ProcessGroup {
 
   /// For layers above.
   const std::shared_ptr<collective::ProcessGroupState>& group() const { return group_; }
-  explicit ProcessGroup(std::shared_ptr<collective::ProcessGroupState> group) : group_(std::move(group)) {}
+  explicit ProcessGroup(std::shared_ptr<collective::ProcessGroupState> group)
+      : group_(std::move(group)) {}
 
  private:
   std::shared_ptr<collective::ProcessGroupState> group_;
@@ -87,9 +89,9 @@ class ProcessGroup {
 /// A group of these workers, of which this one must be one (nobody named: of all members). Each of
 /// them calls it with the same names in the same order, from one thread at a time. Throws kTimeout,
 /// naming those who did not, and kInvalidArgument, naming what differs.
-ProcessGroup new_group(const std::vector<std::string>& names = {},
-                       const GroupOptions& options = {});
-ProcessGroup new_group(Agent& agent, const std::vector<std::string>& names = {},
-                       const GroupOptions& options = {});
+WEFT_API ProcessGroup new_group(const std::vector<std::string>& names = {},
+                                const GroupOptions& options = {});
+WEFT_API ProcessGroup new_group(Agent& agent, const std::vector<std::string>& names = {},
+                                const GroupOptions& options = {});
 
 }  // namespace weft

@@ -21,6 +21,7 @@
 #include "weft/current_call.h"
 #include "weft/debug_info.h"
 #include "weft/error.h"
+#include "weft/export.h"
 #include "weft/future.h"
 #include "weft/launch.h"
 #include "weft/log.h"
@@ -31,21 +32,21 @@ namespace weft {
 
 /// Makes this process a worker: starts its default agent and joins the group. Throws
 /// kInvalidArgument if it is one already, or for a bad or taken name.
-void init_rpc(const std::string& name, const Options& options = {});
+WEFT_API void init_rpc(const std::string& name, const Options& options = {});
 
 enum class Shutdown { kGraceful, kNow };
 /// Ends the default agent; see Agent::shutdown(). Harmless without one.
-ShutdownReport shutdown(Shutdown how = Shutdown::kGraceful);
+WEFT_API ShutdownReport shutdown(Shutdown how = Shutdown::kGraceful);
 
 /// This worker, or another member by name or rank.
-WorkerInfo get_worker_info();
-WorkerInfo get_worker_info(const Destination& worker);
+WEFT_API WorkerInfo get_worker_info();
+WEFT_API WorkerInfo get_worker_info(const Destination& worker);
 
 /// Waits until every one of `workers` (nobody named: every member) has come here with the same set,
 /// of which this worker must be one. Throws kTimeout naming those who did not come. Any
 /// number of sets, and of threads of one set, may meet at the same time.
-void barrier(const std::vector<std::string>& workers = {},
-             Timeout timeout = std::chrono::seconds(60));
+WEFT_API void barrier(const std::vector<std::string>& workers = {},
+                      Timeout timeout = std::chrono::seconds(60));
 
 /// Like barrier; returns what each one brought, by name.
 template <typename T>
@@ -55,7 +56,7 @@ std::map<std::string, T> all_gather(const T& value, const std::vector<std::strin
 }
 
 /// Counters and latencies of the current agent; print it with <<.
-DebugInfo debug_info();
+WEFT_API DebugInfo debug_info();
 
 /// Calls F on `to` and waits for the result. F is a function or a lambda without captures.
 template <auto F, typename... Args>

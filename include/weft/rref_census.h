@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "weft/export.h"
+
 namespace weft {
 
 class Agent;
@@ -22,7 +24,7 @@ struct RRefCensus {
   std::vector<Owned> owned;            // objects of this worker that others refer to, by type
   std::map<std::string, size_t> held;  // references to objects of others, by owner
 };
-RRefCensus rref_census();
-RRefCensus rref_census(Agent& agent);
+WEFT_API RRefCensus rref_census();
+WEFT_API RRefCensus rref_census(Agent& agent);
 
 }  // namespace weft

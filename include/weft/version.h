@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include "weft/export.h"
+
 #define WEFT_VERSION_MAJOR 0
 #define WEFT_VERSION_MINOR 1
 #define WEFT_VERSION_PATCH 0
@@ -14,6 +16,6 @@ namespace weft {
 
 /// The version of the library that the program runs with, "1.2.3"; the macros are that of the
 /// headers it was compiled with.
-const char* version() noexcept;
+WEFT_API const char* version() noexcept;
 
 }  // namespace weft

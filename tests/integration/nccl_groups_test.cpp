@@ -40,8 +40,8 @@ bool is_full(const at::Tensor& tensor, double value) {
 
 // Whether sums of this go by NCCL. All members ask.
 bool is_direct(const ProcessGroup& group, const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) {
-  const auto line = group.group()->dual(tensor);
-  return line.is_direct(Kind::kAllReduce, {tensor}, line.channel()->everybody(), op);
+  const auto dual = group.group()->dual(tensor);
+  return dual.is_direct(Kind::kAllReduce, {tensor}, dual.channel()->everybody(), op);
 }
 
 // --- operations ------------------------------------------------------------------------------

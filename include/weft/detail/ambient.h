@@ -5,10 +5,11 @@
 #pragma once
 
 #include "weft/detail/ref_counted.h"
+#include "weft/export.h"
 
 namespace weft::detail {
 
-class Ambient : public RefCounted {
+class WEFT_API Ambient : public RefCounted {
  public:
   static Ambient* current() noexcept;
 
@@ -33,7 +34,7 @@ class Ambient : public RefCounted {
 
 /// A thread whose waiting somebody should know of (it leads a loop, say). Waits announce
 /// themselves to the observer of their thread before they sleep and after they woke.
-class BlockingObserver {
+class WEFT_API BlockingObserver {
  public:
   virtual void before_blocking() = 0;
   virtual void after_blocking() = 0;

@@ -14,12 +14,13 @@
 
 #include "weft/codec.h"
 #include "weft/detail/ref_counted.h"
+#include "weft/export.h"
 #include "weft/future.h"
 
 namespace weft::detail {
 
 /// One incoming call as the typed code sees it.
-class Invocation {
+class WEFT_API Invocation {
  public:
   virtual Decoder& arguments() = 0;
   /// Whether something the arguments need is not there yet; then `run` is called when it is.
@@ -50,16 +51,17 @@ struct FunctionEntry {
 };
 
 /// The qualified name of the function in a FunctionTag, from the tag's mangled name.
-std::string function_name_from_tag(const char* tag);
-std::string type_name(const std::type_info& type);
+WEFT_API std::string function_name_from_tag(const char* tag);
+WEFT_API std::string type_name(const std::type_info& type);
 
 /// Adds a function to the process's table; called before main for every function that is called or
 /// exposed anywhere in the program. A name of more than 128 bytes is cut and gets a hash.
-FunctionEntry& register_function(std::string name, std::string signature, InvokeFunction invoke);
+WEFT_API FunctionEntry& register_function(std::string name, std::string signature,
+                                          InvokeFunction invoke);
 /// Throws kInvalidArgument for an empty or long name, and for one that begins with "sys.".
-void rename_function(FunctionEntry& entry, std::string name);
+WEFT_API void rename_function(FunctionEntry& entry, std::string name);
 /// Gives one of Weft's own functions its name, which begins with "sys.".
-void reserve_function(FunctionEntry& entry, std::string name);
+WEFT_API void reserve_function(FunctionEntry& entry, std::string name);
 
 template <typename Signature>
 struct SignatureTraits;

@@ -14,6 +14,7 @@
 #include "weft/detail/ref_counted.h"
 #include "weft/detail/task.h"
 #include "weft/error.h"
+#include "weft/export.h"
 
 namespace weft::detail {
 
@@ -28,7 +29,7 @@ struct Continuation {
 
 /// Where continuations go when the settling thread must not run user code itself (a caller that
 /// receives replies for others). Null means: run them here.
-class ContinuationSink {
+class WEFT_API ContinuationSink {
  public:
   virtual void post(Continuation* list) = 0;
 
@@ -36,10 +37,10 @@ class ContinuationSink {
   ~ContinuationSink() = default;
 };
 
-void run_continuations(Continuation* list) noexcept;
+WEFT_API void run_continuations(Continuation* list) noexcept;
 
 /// Exactly one outcome: claim() once, then settle_value() or settle_error().
-class FutureCore : public RefCounted {
+class WEFT_API FutureCore : public RefCounted {
  public:
   bool ready() const noexcept { return status_.load(std::memory_order_acquire) >= kValue; }
   bool failed() const noexcept { return status_.load(std::memory_order_acquire) == kFailed; }
@@ -94,10 +95,10 @@ class FutureCore : public RefCounted {
 
 /// The index of a future that has an outcome; waits for one. Throws kInvalidArgument if there is no
 /// future.
-size_t wait_for_any(std::span<FutureCore* const> futures);
+WEFT_API size_t wait_for_any(std::span<FutureCore* const> futures);
 
 /// In a catch block: logs what a callback threw that nobody else will hear of.
-void log_escaped_exception() noexcept;
+WEFT_API void log_escaped_exception() noexcept;
 
 template <typename T>
 class FutureState : public FutureCore {

@@ -13,6 +13,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include "weft/export.h"
+
 namespace weft::nn {
 
 struct HostedModule {
@@ -28,7 +30,7 @@ HostedModule host_module(M& module) {
 }
 
 /// Where the module's parameters are, if not in the memory that calls are sent from.
-std::optional<at::Device> accelerator_of(const torch::nn::Module& module);
+WEFT_API std::optional<at::Device> accelerator_of(const torch::nn::Module& module);
 
 /// Moves the tensors in what a module takes or returns. All are declared before any is defined:
 /// they use each other.

@@ -10,6 +10,7 @@
 
 #include "weft/codec.h"
 #include "weft/detail/arrival.h"
+#include "weft/export.h"
 #include "weft/future.h"
 
 namespace weft::rpc {
@@ -30,7 +31,7 @@ struct FramePosition {
 };
 
 /// The untyped half. Its life is that of the future it settles.
-class OutgoingCall {
+class WEFT_API OutgoingCall {
  public:
   OutgoingCall();
   virtual ~OutgoingCall();

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <utility>
 
+#include "weft/export.h"
+
 namespace weft::detail {
 
-class RefCounted {
+class WEFT_API RefCounted {
  public:
   RefCounted() = default;
   RefCounted(const RefCounted&) = delete;

@@ -12,27 +12,29 @@
 #include "weft/detail/outgoing_call.h"
 #include "weft/detail/rref_handle.h"
 #include "weft/detail/rref_object.h"
+#include "weft/export.h"
 
 namespace weft::detail {
 
 /// An object of this worker's own, still to be filled.
-Ref<RRefHandle> make_local_rref(Agent& agent, const RRefType& type);
+WEFT_API Ref<RRefHandle> make_local_rref(Agent& agent, const RRefType& type);
 /// A reference to an object on `to`, whose creation is still to be asked for.
-Ref<RRefHandle> make_remote_rref(rpc::AgentCore& agent, const Destination& to);
+WEFT_API Ref<RRefHandle> make_remote_rref(rpc::AgentCore& agent, const Destination& to);
 
-void encode_rref(Encoder& out, const Ref<RRefHandle>& handle);
-Ref<RRefHandle> decode_rref(Decoder& in, const RRefType& type);
+WEFT_API void encode_rref(Encoder& out, const Ref<RRefHandle>& handle);
+WEFT_API Ref<RRefHandle> decode_rref(Decoder& in, const RRefType& type);
 
 /// The object a call is for, on its owner: there when the function starts.
-RRefUse decode_rref_target(Decoder& in, const RRefType& type);
+WEFT_API RRefUse decode_rref_target(Decoder& in, const RRefType& type);
 /// The object a call is to make, on its owner.
-Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type);
+WEFT_API Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type);
 
-void start_rref_call(const RRefHandle& handle, OutgoingCall& call, const FunctionEntry& function,
-                     const CallOptions& options, bool caller_waits, const Encoder& arguments);
+WEFT_API void start_rref_call(const RRefHandle& handle, OutgoingCall& call,
+                              const FunctionEntry& function, const CallOptions& options,
+                              bool caller_waits, const Encoder& arguments);
 
 /// The time that a use of a reference may take, over all the calls it makes.
-class RRefTimeLimit {
+class WEFT_API RRefTimeLimit {
  public:
   RRefTimeLimit(const RRefHandle& handle, const CallOptions& options);
   /// For the next call.
@@ -46,8 +48,8 @@ class RRefTimeLimit {
 
 /// What a failed call through a reference means for it. Nothing: whether its owner is gone is being
 /// found out, and `future` is settled when it is known.
-std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error& error,
-                                          Ref<FutureCore> future);
+WEFT_API std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error& error,
+                                                   Ref<FutureCore> future);
 
 /// A call through a reference.
 template <typename R>

@@ -10,13 +10,14 @@
 #include "weft/agent.h"
 #include "weft/detail/ref_counted.h"
 #include "weft/detail/rref_object.h"
+#include "weft/export.h"
 #include "weft/future.h"
 #include "weft/worker_info.h"
 
 namespace weft::detail {
 
 /// This worker's hold on an object, its own or another's; shared by all copies of an RRef.
-class RRefHandle final : public RefCounted {
+class WEFT_API RRefHandle final : public RefCounted {
  public:
   RRefHandle(std::weak_ptr<rref::Keeper> keeper, WorkerInfo owner, const RRefId& id,
              Ref<RRefObject> object)

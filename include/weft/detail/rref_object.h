@@ -15,6 +15,7 @@
 #include "weft/detail/ref_counted.h"
 #include "weft/detail/rref_id.h"
 #include "weft/detail/turns.h"
+#include "weft/export.h"
 #include "weft/future.h"
 
 namespace weft::rref {
@@ -30,7 +31,7 @@ struct RRefType {
 };
 
 /// An object that others may refer to, on its owner: awaited, then there or failed. Thread-safe.
-class RRefObject final : public RefCounted {
+class WEFT_API RRefObject final : public RefCounted {
  public:
   RRefObject(std::weak_ptr<rref::Keeper> keeper, const RRefId& id);
 

@@ -17,6 +17,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include "weft/export.h"
 #include "weft/process_group.h"
 
 namespace weft::nn {
@@ -39,7 +40,7 @@ struct DataParallelOptions {
 
 /// While it lives, backward passes leave gradients as they are: to accumulate over several batches,
 /// of which the last is done without it. Both forward and backward belong into it.
-class [[nodiscard]] NoSync {
+class [[nodiscard]] WEFT_API NoSync {
  public:
   explicit NoSync(std::shared_ptr<Reducer> reducer);
   ~NoSync();
@@ -51,7 +52,7 @@ class [[nodiscard]] NoSync {
 };
 
 /// What a DistributedDataParallel is whatever its class.
-class DataParallel : public torch::nn::Module {
+class WEFT_API DataParallel : public torch::nn::Module {
  public:
   NoSync no_sync() { return NoSync(reducer_); }
   const ProcessGroup& process_group() const { return group_; }
@@ -117,7 +118,7 @@ struct JoinOptions {
 /// more: it takes no part in their passes, and they do not wait for it. At the end all have the
 /// parameters and buffers of a member that had the most. Every member calls it, with the same
 /// modules; what `batches` throws ends it on all of them.
-void join(const std::vector<DataParallel*>& modules, const std::function<void()>& batches,
-          const JoinOptions& options = {});
+WEFT_API void join(const std::vector<DataParallel*>& modules, const std::function<void()>& batches,
+                   const JoinOptions& options = {});
 
 }  // namespace weft::nn

@@ -9,9 +9,11 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include "weft/export.h"
+
 namespace weft::optim {
 
-struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions> {
+struct WEFT_API AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions> {
   AdadeltaOptions(double lr = 1.0);
   TORCH_ARG(double, lr);
   TORCH_ARG(double, rho) = 0.9;
@@ -26,7 +28,8 @@ struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions
   friend bool operator==(const AdadeltaOptions& lhs, const AdadeltaOptions& rhs);
 };
 
-struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaParamState> {
+struct WEFT_API AdadeltaParamState
+    : torch::optim::OptimizerCloneableParamState<AdadeltaParamState> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, square_avg);  // of the gradients
   TORCH_ARG(at::Tensor, acc_delta);   // the same of the updates
@@ -40,7 +43,7 @@ struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaP
 /// Computes what torch.optim.Adadelta does. Parameters without a gradient are left alone; sparse
 /// gradients and options out of range are refused with c10::Error. As with libtorch's own
 /// optimizers, load() takes the parameters' state and keeps the options.
-class Adadelta : public torch::optim::Optimizer {
+class WEFT_API Adadelta : public torch::optim::Optimizer {
  public:
   explicit Adadelta(std::vector<torch::optim::OptimizerParamGroup> param_groups,
                     AdadeltaOptions defaults = {});

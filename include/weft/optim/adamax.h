@@ -10,9 +10,11 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include "weft/export.h"
+
 namespace weft::optim {
 
-struct AdamaxOptions : torch::optim::OptimizerCloneableOptions<AdamaxOptions> {
+struct WEFT_API AdamaxOptions : torch::optim::OptimizerCloneableOptions<AdamaxOptions> {
   using betas_t = std::tuple<double, double>;
 
   AdamaxOptions(double lr = 2e-3);
@@ -29,7 +31,7 @@ struct AdamaxOptions : torch::optim::OptimizerCloneableOptions<AdamaxOptions> {
   friend bool operator==(const AdamaxOptions& lhs, const AdamaxOptions& rhs);
 };
 
-struct AdamaxParamState : torch::optim::OptimizerCloneableParamState<AdamaxParamState> {
+struct WEFT_API AdamaxParamState : torch::optim::OptimizerCloneableParamState<AdamaxParamState> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, exp_avg);
   TORCH_ARG(at::Tensor, exp_inf);  // the largest magnitude, decaying
@@ -43,7 +45,7 @@ struct AdamaxParamState : torch::optim::OptimizerCloneableParamState<AdamaxParam
 /// Computes what torch.optim.Adamax does. Parameters without a gradient are left alone; sparse
 /// gradients and options out of range are refused with c10::Error. As with libtorch's own
 /// optimizers, load() takes the parameters' state and keeps the options.
-class Adamax : public torch::optim::Optimizer {
+class WEFT_API Adamax : public torch::optim::Optimizer {
  public:
   explicit Adamax(std::vector<torch::optim::OptimizerParamGroup> param_groups,
                   AdamaxOptions defaults = {});

@@ -16,6 +16,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "weft/error.h"
+#include "weft/export.h"
 #include "weft/record.h"
 
 namespace weft::optim {
@@ -31,7 +32,7 @@ namespace weft::optim {
 template <typename Opt>
 struct OptimizerTraits;
 
-class OptimizerKind {
+class WEFT_API OptimizerKind {
  public:
   virtual const std::type_info& type() const = 0;
   virtual std::unique_ptr<torch::optim::Optimizer> make(
@@ -53,11 +54,11 @@ class OptimizerKind {
 };
 
 /// Adds a kind to the process's table; before main for every kind that the program mentions.
-const OptimizerKind& register_kind(const OptimizerKind& kind);
+WEFT_API const OptimizerKind& register_kind(const OptimizerKind& kind);
 /// The class's name, by which workers speak of it.
-std::string name_of(const OptimizerKind& kind);
+WEFT_API std::string name_of(const OptimizerKind& kind);
 /// Throws kInvalidArgument if this program knows no such kind.
-const OptimizerKind& find_kind(const std::string& name);
+WEFT_API const OptimizerKind& find_kind(const std::string& name);
 
 namespace detail {
 

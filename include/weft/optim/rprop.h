@@ -10,9 +10,11 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include "weft/export.h"
+
 namespace weft::optim {
 
-struct RpropOptions : torch::optim::OptimizerCloneableOptions<RpropOptions> {
+struct WEFT_API RpropOptions : torch::optim::OptimizerCloneableOptions<RpropOptions> {
   using pair_t = std::tuple<double, double>;
 
   RpropOptions(double lr = 1e-2);
@@ -28,7 +30,7 @@ struct RpropOptions : torch::optim::OptimizerCloneableOptions<RpropOptions> {
   friend bool operator==(const RpropOptions& lhs, const RpropOptions& rhs);
 };
 
-struct RpropParamState : torch::optim::OptimizerCloneableParamState<RpropParamState> {
+struct WEFT_API RpropParamState : torch::optim::OptimizerCloneableParamState<RpropParamState> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, prev);  // the gradient of the step before
   TORCH_ARG(at::Tensor, step_size);
@@ -42,7 +44,7 @@ struct RpropParamState : torch::optim::OptimizerCloneableParamState<RpropParamSt
 /// Computes what torch.optim.Rprop does. Parameters without a gradient are left alone; sparse
 /// gradients and options out of range are refused with c10::Error. As with libtorch's own
 /// optimizers, load() takes the parameters' state and keeps the options.
-class Rprop : public torch::optim::Optimizer {
+class WEFT_API Rprop : public torch::optim::Optimizer {
  public:
   explicit Rprop(std::vector<torch::optim::OptimizerParamGroup> param_groups,
                  RpropOptions defaults = {});

@@ -14,13 +14,15 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
+#include "weft/export.h"
+
 namespace weft::optim {
 
 /// Sets each group's rate from the one it had at construction, its base, and the number of steps
 /// since then alone; what others set in between is lost. The rate of step 0 is set by the
 /// constructor, so two of these cannot follow each other on one optimizer. The optimizer must
 /// outlive it and keep its groups. Constructors throw kInvalidArgument for numbers out of range.
-class ClosedFormLR : public torch::optim::LRScheduler {
+class WEFT_API ClosedFormLR : public torch::optim::LRScheduler {
  public:
   /// Goes on as if step() had been called so many times: after a checkpoint was loaded, for
   /// example. Made before that, it has the right base.
@@ -37,7 +39,7 @@ class ClosedFormLR : public torch::optim::LRScheduler {
 };
 
 /// Half a cosine from the base down to `min_lr` in `steps` steps; there it stays.
-class CosineAnnealingLR final : public ClosedFormLR {
+class WEFT_API CosineAnnealingLR final : public ClosedFormLR {
  public:
   CosineAnnealingLR(torch::optim::Optimizer& optimizer, unsigned steps, double min_lr = 0);
 
@@ -50,7 +52,7 @@ class CosineAnnealingLR final : public ClosedFormLR {
 
 /// A straight line from `start_factor` times the base up to the base in `steps` steps; there it
 /// stays.
-class WarmupLR final : public ClosedFormLR {
+class WEFT_API WarmupLR final : public ClosedFormLR {
  public:
   WarmupLR(torch::optim::Optimizer& optimizer, unsigned steps, double start_factor = 1.0 / 3);
 
@@ -62,7 +64,7 @@ class WarmupLR final : public ClosedFormLR {
 };
 
 /// WarmupLR for `warmup_steps`, then CosineAnnealingLR for the rest of `total_steps`.
-class WarmupCosineLR final : public ClosedFormLR {
+class WEFT_API WarmupCosineLR final : public ClosedFormLR {
  public:
   WarmupCosineLR(torch::optim::Optimizer& optimizer, unsigned warmup_steps, unsigned total_steps,
                  double min_lr = 0, double start_factor = 1.0 / 3);
