@@ -68,6 +68,7 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
                                               runtime_->pulse, weak_from_this());
   runtime_->io.set_crew(*io_crew_);
   server_->set_crew(*server_crew_);
+  idle_trim_ = std::make_shared<IdleTrim>(*runtime_);
   runtime_->pulse.add([this] { on_tick(); });
   acceptor_ = std::make_shared<Acceptor>(runtime_, *server_, std::move(listener));
 
@@ -84,6 +85,7 @@ void AgentCore::on_tick() {
   io_crew_->on_tick();
   server_crew_->on_tick();
   for (auto& peer : peers_) peer->on_tick();
+  idle_trim_->on_tick();
 }
 
 // --- calls -----------------------------------------------------------------------------------
@@ -256,6 +258,7 @@ void AgentCore::stop(bool let_replies_out, base::Duration patience) {
   for (auto& peer : peers_) peer->close(why);
   if (server_) server_->close_all();
   runtime_->pulse.stop();
+  if (idle_trim_) idle_trim_->stop();
   const bool io_ended = !io_crew_ || io_crew_->stop(kHandlerPatience);
   const bool served = !server_crew_ || server_crew_->stop(patience);
   runtime_->io.finish();

@@ -17,6 +17,7 @@
 #include "rpc/companion.h"
 #include "rpc/group/group_shutdown.h"
 #include "rpc/group/meetings.h"
+#include "rpc/idle_trim.h"
 #include "rpc/runtime.h"
 #include "rpc/serving/acceptor.h"
 #include "rpc/serving/server.h"
@@ -86,6 +87,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   std::vector<std::shared_ptr<AgentExtension>> extensions_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<Acceptor> acceptor_;
+  std::shared_ptr<IdleTrim> idle_trim_;
   std::shared_ptr<base::Crew> io_crew_;
   std::shared_ptr<base::Crew> server_crew_;
   std::atomic<Agent*> facade_{nullptr};

@@ -80,6 +80,13 @@ void ReceivePool::keep_or_unmap(std::unique_ptr<Block> block) {
   free_.emplace(bytes, std::move(block));
 }
 
+void ReceivePool::clear() {
+  std::multimap<size_t, std::unique_ptr<Block>> unmapped;  // without the lock
+  const base::MutexLock lock(mutex_);
+  unmapped.swap(free_);
+  kept_ = 0;
+}
+
 size_t ReceivePool::kept_bytes() const {
   const base::MutexLock lock(mutex_);
   return kept_;

@@ -39,6 +39,18 @@ TEST(ReceivePool, ABlockMayBeAQuarterTooLargeAndNoMore) {
   EXPECT_EQ(pool->allocate(kMegabyte * 9 / 10).get(), block);
 }
 
+TEST(ReceivePool, GivesBackWhatItKeeps) {
+  const auto pool = std::make_shared<ReceivePool>(16 * kMegabyte);
+  const c10::DataPtr used = pool->allocate(kMegabyte);
+  pool->allocate(kMegabyte);
+  ASSERT_EQ(pool->kept_bytes(), kMegabyte);
+
+  pool->clear();
+
+  EXPECT_EQ(pool->kept_bytes(), 0u);
+  std::memset(used.get(), 1, kMegabyte);
+}
+
 TEST(ReceivePool, SmallMemoryIsNotKept) {
   const auto pool = std::make_shared<ReceivePool>(16 * kMegabyte);
 

@@ -1,0 +1,52 @@
+// An agent that has nothing to do gives memory back.
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/idle_trim.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "support/loopback_group.h"
+#include "support/scenario.h"
+
+namespace weft::idle_trim {
+
+using test::eventually;
+
+at::Tensor zeros(int64_t elements) { return at::zeros({elements}); }
+
+class IdleTrim : public testing::Test {
+ protected:
+  uint64_t kept() { return group_[0].debug_info().counters.at("memory.receive_pool"); }
+  void receive() { group_[0].sync<zeros>("b", int64_t{1} << 20); }
+
+  std::shared_ptr<base::ManualClock> clock_ = std::make_shared<base::ManualClock>();
+  test::LoopbackGroup group_{{"a", "b"}, {}, clock_};
+};
+
+// The clock advances until it happens: the tick that sees the activity comes when it comes.
+TEST_F(IdleTrim, EmptiesTheReceivePoolOnceNothingHappens) {
+  receive();
+  ASSERT_GT(kept(), 0u);
+
+  EXPECT_TRUE(eventually([&] {
+    clock_->advance(rpc::IdleTrim::kIdle / 4);
+    return kept() == 0;
+  }));
+
+  receive();
+  EXPECT_GT(kept(), 0u);
+  EXPECT_TRUE(eventually([&] {
+    clock_->advance(rpc::IdleTrim::kIdle / 4);
+    return kept() == 0;
+  }));
+}
+
+TEST_F(IdleTrim, LeavesThePoolAloneWhileCallsAreMade) {
+  for (int i = 0; i < 100; ++i) {
+    receive();
+    clock_->advance(rpc::IdleTrim::kIdle / 4);
+    EXPECT_GT(kept(), 0u) << i;
+  }
+}
+
+}  // namespace weft::idle_trim
