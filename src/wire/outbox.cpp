@@ -41,7 +41,7 @@ void Outbox::add(FrameHeader header, std::span<const std::byte> body) {
   std::byte* to = extend(kHeaderBytes + body.size());
   std::memcpy(to, &header, kHeaderBytes);
   put(to + kHeaderBytes, body);
-  mark_cut();
+  mark_frame();
 }
 
 void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value,
@@ -54,7 +54,7 @@ void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const E
     add_in_pieces(header, prelude, value);
   } else {
     add_whole(header, prelude, value);
-    mark_cut();
+    mark_frame();
   }
 }
 
@@ -118,6 +118,7 @@ class Outbox::PieceWriter {
 
 void Outbox::add_in_pieces(FrameHeader header, std::span<const std::byte> prelude,
                            const Encoder& value) {
+  if (!empty()) mark_cut();  // the frames before it
   const size_t pieces = (header.body_bytes + header.bulk_bytes) / kPieceBytes + 1;
   small_.reserve(small_.size() + header.body_bytes + copied_bytes(value) +
                  (pieces + 1) * kHeaderBytes);

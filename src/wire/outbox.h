@@ -41,6 +41,8 @@ class Outbox {
   bool at_cut() const { return next_cut_ == 0 ? done_ == 0 : cuts_[next_cut_ - 1] == done_; }
 
  private:
+  static constexpr size_t kCutBytes = 16 * 1024;
+
   class PieceWriter;
   struct Large {
     size_t position;  // in small_: goes out before the byte there
@@ -54,6 +56,10 @@ class Outbox {
                  const Encoder& value);
   void add_in_pieces(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value);
   void mark_cut() { cuts_.push_back(done_ + bytes()); }
+  /// The same after a whole frame; of many small ones only some are marked.
+  void mark_frame() {
+    if (done_ + bytes() - (cuts_.empty() ? 0 : cuts_.back()) >= kCutBytes) mark_cut();
+  }
 
   // Invariant: [written_, small_.size()) and large_[next_large_..] are what is left to write.
   std::vector<std::byte> small_;
@@ -62,8 +68,8 @@ class Outbox {
   size_t next_large_ = 0;
   size_t large_bytes_ = 0;
 
-  // Where frames and pieces end, in bytes since the outbox was last empty; cuts_[next_cut_..] lie
-  // ahead of the `done_` bytes that were written.
+  // Where frames and pieces end, in bytes since the outbox was last empty; the end of the last one
+  // need not be among them. cuts_[next_cut_..] lie ahead of the `done_` bytes that were written.
   std::vector<size_t> cuts_;
   size_t next_cut_ = 0;
   size_t done_ = 0;
