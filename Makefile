@@ -15,7 +15,7 @@ compile = cmake --build build/$(1) --parallel $(JOBS)
 check = ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench asan tsan fuzz model soak install format clean
+.PHONY: help build run test lint bench asan tsan fuzz model soak install format clean
 
 help: ## this list
 	@sed -nE 's/^([a-z ]+):.*## (.*)/make \1\n      \2/p' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,12 @@ run: ## the demo: an agent and two observers learn to balance a pole; ARGS=--hel
 
 test: build ## everything, then the whole test suite
 	$(call check,release)
+
+lint: ## formatting; the library by clang: lock annotations, each file and public header by itself
+	@scripts/bootstrap build fuzz format
+	git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run --Werror
+	$(call configure,clang)
+	$(call compile,clang)
 
 bench: ## measure against the raw limits; writes a table and JSON
 	@scripts/bootstrap build bench
