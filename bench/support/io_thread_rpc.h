@@ -1,8 +1,8 @@
 // The anchor for many callers on one connection: the usual design, in which one thread does all the
 // receiving. Callers write their own requests (whoever finds the socket busy leaves its frame to
 // the one writing) and sleep on a futex until the IO thread has read their reply; the server reads
-// what there is, answers it inline and writes all answers at once. SPDX-License-Identifier:
-// BSD-3-Clause
+// what there is, answers it inline and writes all answers at once.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

@@ -1,5 +1,6 @@
 // CartPole-v1: a pole on a cart, to be kept upright by pushing left or right. The physics and
-// limits of Gym's environment of that name. SPDX-License-Identifier: BSD-3-Clause
+// limits of Gym's environment of that name.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

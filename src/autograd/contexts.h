@@ -2,7 +2,8 @@
 //
 // The creator of a context tells those it knows to take part when it ends. Whoever has a part asks
 // the creator now and then whether it still exists: that ends it where the telling went astray,
-// came before a late call, or the creator is gone. SPDX-License-Identifier: BSD-3-Clause
+// came before a late call, or the creator is gone.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

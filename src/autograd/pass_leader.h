@@ -1,5 +1,6 @@
 // Leads one backward pass: carries out what PassProgress says, on the thread that waits for the
-// pass. SPDX-License-Identifier: BSD-3-Clause
+// pass.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

@@ -1,5 +1,6 @@
 // A channel with, if the members have connected their accelerators, a device channel beside it.
-// Every operation takes the one or the other. SPDX-License-Identifier: BSD-3-Clause
+// Every operation takes the one or the other.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

@@ -1,5 +1,6 @@
 // Latencies in four buckets per power of two, from 1 ns to half an hour: two instructions to
-// record. SPDX-License-Identifier: BSD-3-Clause
+// record.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

@@ -4,8 +4,8 @@
 // A record alone proves nothing, for a member that was killed may have left it, in this run or in
 // an earlier one. A confirmation names the incarnations of all the members that its writer has read
 // of. When all members have confirmed the same incarnations, each was there after it had read of
-// all others, and a member that is gone has no part in the group. SPDX-License-Identifier:
-// BSD-3-Clause
+// all others, and a member that is gone has no part in the group.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

@@ -1,5 +1,6 @@
 // What this worker holds for the receivers of its replies, until they have registered or a lease
-// has passed. A deterministic core. SPDX-License-Identifier: BSD-3-Clause
+// has passed. A deterministic core.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

@@ -1,5 +1,6 @@
 // What workers tell each other about references: ordinary functions under names that start with
-// "sys.". SPDX-License-Identifier: BSD-3-Clause
+// "sys.".
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

@@ -2,8 +2,8 @@
 //
 // Fresh pages cost more than moving the bytes that go into them, so large blocks come back here
 // when their tensor is freed and serve the next one. Blocks are mapped without being touched:
-// memory is used as bytes arrive, never because a size was claimed. SPDX-License-Identifier:
-// BSD-3-Clause
+// memory is used as bytes arrive, never because a size was claimed.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

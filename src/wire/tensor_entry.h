@@ -6,7 +6,8 @@
 //   i64 strides[dimensions]      only with kStrided
 //
 // kUndefined: dtype, dimensions and bytes are zero. kSparse: the row has sizes and no bytes, and
-// the next two rows are its indices and values. SPDX-License-Identifier: BSD-3-Clause
+// the next two rows are its indices and values.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

@@ -1,5 +1,6 @@
 // Remote references between real processes: holders and owners that are killed, and very many of
-// them. SPDX-License-Identifier: BSD-3-Clause
+// them.
+// SPDX-License-Identifier: BSD-3-Clause
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
 // What the workers of a soak do all the time. Each load runs until `stopping`, checks every value
-// it gets, and reports what is wrong to Findings. SPDX-License-Identifier: BSD-3-Clause
+// it gets, and reports what is wrong to Findings.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

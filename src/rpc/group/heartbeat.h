@@ -1,5 +1,6 @@
 // Whether a peer that says nothing still lives. A deterministic core: told the time, tells what to
-// do. SPDX-License-Identifier: BSD-3-Clause
+// do.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

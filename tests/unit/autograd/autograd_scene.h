@@ -1,5 +1,6 @@
 // What the behaviours of distributed autograd are shown with: a group of workers, functions to
-// call. SPDX-License-Identifier: BSD-3-Clause
+// call.
+// SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 

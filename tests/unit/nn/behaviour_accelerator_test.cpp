@@ -1,5 +1,6 @@
 // Behaviour 39 on an accelerator: a module in its memory is trained, saved and moved like any
-// other. SPDX-License-Identifier: BSD-3-Clause
+// other.
+// SPDX-License-Identifier: BSD-3-Clause
 #include <memory>
 
 #include <ATen/Context.h>

@@ -1,6 +1,7 @@
 // The protocol of remote references under loss, duplication, reordering, crash and restart: the
 // real ledger and the real holdings of two to five workers, driven by one random number generator.
-// The invariants are those of docs/rref_protocol.md. SPDX-License-Identifier: BSD-3-Clause
+// The invariants are those of docs/rref_protocol.md.
+// SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
