@@ -74,7 +74,7 @@ class ContextState final : public rpc::Companion {
   /// Throws kContextAborted if it was.
   void check() const;
   /// True once: others are to be told that it was aborted.
-  bool take_telling() { return !told_others_.exchange(true); }
+  bool claim_telling() { return !told_others_.exchange(true); }
 
   /// Passes of one context come one after the other.
   std::mutex& leading() { return leading_; }

@@ -228,7 +228,7 @@ void Contexts::abort_everywhere(int64_t id, const std::string& cause) {
   if (!state || ContextState::creator_of(id) != runtime_->self().info.id) return;
   state->abort(cause);
   auto agent = agent_.lock();
-  if (!state->take_telling() || !agent || agent->stopped()) return;
+  if (!state->claim_telling() || !agent || agent->stopped()) return;
   for (const int rank : state->participants().all()) {
     if (rank != runtime_->self().info.id) tell<sys_autograd_abort>(*agent, rank, id, cause);
   }

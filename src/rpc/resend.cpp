@@ -9,7 +9,7 @@ constexpr int kMostAttempts = 10;
 
 void Resending::on_failed(AgentCore& agent, int rank, const Error& error, Again again,
                           GiveUp give_up) const {
-  if (!Liveness::is_questioned_by(error)) return give_up(error);
+  if (!Liveness::leaves_open_whether_alive(error)) return give_up(error);
   Resending next = *this;
   if (++next.attempts_ == kMostAttempts) return give_up(error);
   agent.runtime().liveness.when_known(rank, [again = std::move(again), give_up = std::move(give_up),

@@ -227,7 +227,7 @@ void Holdings::on_owner_lost(Worker owner, Changes& changes) {
   }
 }
 
-std::vector<Worker> Holdings::talkative(base::Time now, Say what) const {
+std::vector<Worker> Holdings::owners_to_tell(base::Time now, Say what) const {
   std::vector<Worker> owners;
   for (const auto& [owner, its] : sessions_) {
     const bool has_to_say = what == Say::kEverything ? !its.queue.empty() : its.urgent;

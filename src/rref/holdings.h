@@ -68,7 +68,7 @@ class Holdings {
 
   enum class Say { kEverything, kWhatSomebodyWaitsFor };
   /// Owners to whom something is to be said now. For releases and acceptances nobody waits.
-  std::vector<Worker> talkative(base::Time now, Say what = Say::kEverything) const;
+  std::vector<Worker> owners_to_tell(base::Time now, Say what = Say::kEverything) const;
   /// Whether something could be said that has not been.
   bool has_unsaid() const;
   /// Whether anything but a renewal is unsaid or unanswered.

@@ -189,8 +189,8 @@ void OwnedObjects::absorb(OwnerLedger::Changes& changes, Aftermath& aftermath) {
     aftermath.dropped.push_back(std::move(found->second));
     held_.erase(found);
   }
-  for (const auto& [user, id] : changes.accepted) {
-    reply_holds_.end_one(user, id, aftermath.dropped);
+  for (const auto& [receiver, id] : changes.accepted) {
+    reply_holds_.end_one(receiver, id, aftermath.dropped);
   }
 }
 

@@ -18,15 +18,15 @@ void OwnerLedger::erase(const RRefId& id) {
   awaited_.erase(id);
 }
 
-OwnerLedger::Session* OwnerLedger::open(Worker user, uint64_t epoch, base::Time now,
+OwnerLedger::Session* OwnerLedger::open(Worker holder, uint64_t epoch, base::Time now,
                                         Changes& changes) {
-  auto [found, fresh] = sessions_.try_emplace(user);
+  auto [found, fresh] = sessions_.try_emplace(holder);
   Session& session = found->second;
   if (fresh || epoch > session.epoch) {
-    if (!fresh) end(user, session, changes);
+    if (!fresh) end(holder, session, changes);
     session = Session{};
     session.epoch = epoch;
-    give_up_awaited(user, epoch, changes);
+    give_up_awaited(holder, epoch, changes);
     session.lease_until = base::later(now, lease_);
     return &session;
   }
@@ -48,16 +48,16 @@ bool OwnerLedger::create(const RRefId& id, base::Time now, Changes& changes) {
   return true;
 }
 
-SessionReply OwnerLedger::apply(Worker user, const SessionMessage& message, base::Time now,
+SessionReply OwnerLedger::apply(Worker holder, const SessionMessage& message, base::Time now,
                                 Changes& changes) {
-  Session* session = open(user, message.epoch, now, changes);
+  Session* session = open(holder, message.epoch, now, changes);
   const SessionReply over{SessionReply::Status::kOver, {}};
   if (!session) return over;
   if (!faults_.no_tombstones) {
     if (message.sequence == session->applied) return session->last_reply;
     if (message.sequence < session->applied) return {};  // its sender has the answer already
     if (message.sequence != session->applied + 1) {
-      end(user, *session, changes);
+      end(holder, *session, changes);
       return over;
     }
   }
@@ -68,14 +68,14 @@ SessionReply OwnerLedger::apply(Worker user, const SessionMessage& message, base
     switch (step.kind) {
       case Step::Kind::kRegister:
       case Step::Kind::kRegisterEarly:
-        reply.granted.push_back(register_holder(user, *session, step, now) ? 1 : 0);
+        reply.granted.push_back(register_holder(holder, *session, step, now) ? 1 : 0);
         if (reply.granted.back()) changes.registered.push_back(step.id);
         break;
       case Step::Kind::kRelease:
-        release(user, *session, step.id, changes);
+        release(holder, *session, step.id, changes);
         break;
       case Step::Kind::kAccept:
-        changes.accepted.emplace_back(user, step.id);
+        changes.accepted.emplace_back(holder, step.id);
         break;
     }
   }
@@ -83,10 +83,11 @@ SessionReply OwnerLedger::apply(Worker user, const SessionMessage& message, base
   return reply;
 }
 
-bool OwnerLedger::register_holder(Worker user, Session& session, const Step& step, base::Time now) {
+bool OwnerLedger::register_holder(Worker holder, Session& session, const Step& step,
+                                  base::Time now) {
   Object* object = find_or_await(step.id, step.kind == Step::Kind::kRegisterEarly, now);
   if (!object) return false;
-  object->holders.insert(user);
+  object->holders.insert(holder);
   session.held.insert(step.id);
   return true;
 }
@@ -115,26 +116,26 @@ OwnerLedger::Creator OwnerLedger::creator(const RRefId& id) const {
   return comes ? Creator::kInSession : Creator::kGivenUp;
 }
 
-void OwnerLedger::release(Worker user, Session& session, const RRefId& id, Changes& changes) {
-  if (id.creator == user && id.epoch == session.epoch && !session.created.contains(id.serial)) {
+void OwnerLedger::release(Worker holder, Session& session, const RRefId& id, Changes& changes) {
+  if (id.creator == holder && id.epoch == session.epoch && !session.created.contains(id.serial)) {
     session.created.insert(id.serial);
     if (awaited_.erase(id) > 0) changes.never_created.push_back(id);
   }
-  if (session.held.erase(id) > 0) drop_holder(user, id, changes);
+  if (session.held.erase(id) > 0) drop_holder(holder, id, changes);
 }
 
-void OwnerLedger::drop_holder(Worker user, const RRefId& id, Changes& changes) {
+void OwnerLedger::drop_holder(Worker holder, const RRefId& id, Changes& changes) {
   auto found = objects_.find(id);
-  if (found == objects_.end() || found->second.holders.erase(user) == 0) return;
+  if (found == objects_.end() || found->second.holders.erase(holder) == 0) return;
   if (!found->second.holders.empty()) return;
   changes.unheld.push_back(id);
   if (!found->second.local) erase(id);
 }
 
-void OwnerLedger::end(Worker user, Session& session, Changes& changes) {
+void OwnerLedger::end(Worker holder, Session& session, Changes& changes) {
   session.over = true;
-  for (const RRefId& id : std::exchange(session.held, {})) drop_holder(user, id, changes);
-  give_up_awaited(user, session.epoch + 1, changes);
+  for (const RRefId& id : std::exchange(session.held, {})) drop_holder(holder, id, changes);
+  give_up_awaited(holder, session.epoch + 1, changes);
 }
 
 // What it was to create and others wait for will not come.
@@ -149,8 +150,8 @@ void OwnerLedger::give_up_awaited(Worker creator, uint64_t before_epoch, Changes
 
 void OwnerLedger::expire(base::Time now, Changes& changes) {
   if (faults_.no_leases) return;
-  for (auto& [user, session] : sessions_) {
-    if (!session.over && session.lease_until <= now) end(user, session, changes);
+  for (auto& [holder, session] : sessions_) {
+    if (!session.over && session.lease_until <= now) end(holder, session, changes);
   }
   if (faults_.no_leases_of_awaited) return;
   std::erase_if(awaited_, [&](const auto& each) {
@@ -164,7 +165,7 @@ void OwnerLedger::expire(base::Time now, Changes& changes) {
 
 base::Time OwnerLedger::next() const {
   base::Time earliest = base::Time::max();
-  for (const auto& [user, session] : sessions_) {
+  for (const auto& [holder, session] : sessions_) {
     if (!session.over) earliest = std::min(earliest, session.lease_until);
   }
   for (const auto& [id, until] : awaited_) {
@@ -186,7 +187,7 @@ std::vector<Worker> OwnerLedger::holders(const RRefId& id) const {
 
 size_t OwnerLedger::holdings() const {
   size_t count = 0;
-  for (const auto& [user, session] : sessions_) count += session.held.size();
+  for (const auto& [holder, session] : sessions_) count += session.held.size();
   return count;
 }
 

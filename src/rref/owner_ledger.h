@@ -47,7 +47,8 @@ class OwnerLedger {
   /// A creation arrived from its creator. False: it comes too late or twice, and must not run.
   bool create(const RRefId& id, base::Time now, Changes& changes);
 
-  SessionReply apply(Worker user, const SessionMessage& message, base::Time now, Changes& changes);
+  SessionReply apply(Worker holder, const SessionMessage& message, base::Time now,
+                     Changes& changes);
 
   /// Ends the sessions whose lease ran out. To be called at next() or later.
   void expire(base::Time now, Changes& changes);
@@ -66,7 +67,8 @@ class OwnerLedger {
     bool failed = false;  // its creation did not come while it was awaited
     std::set<Worker> holders;
   };
-  // One per user incarnation that ever spoke to us; what is over stays as its own tombstone.
+  // One per worker that ever sent this owner a message. A session that is over stays, so that late
+  // messages of it are recognized.
   struct Session {
     uint64_t epoch = 0;
     uint64_t applied = 0;
@@ -77,11 +79,11 @@ class OwnerLedger {
     SerialSet created;  // creations that arrived, or that were given up before they did
   };
 
-  Session* open(Worker user, uint64_t epoch, base::Time now, Changes& changes);
-  bool register_holder(Worker user, Session& session, const Step& step, base::Time now);
-  void release(Worker user, Session& session, const RRefId& id, Changes& changes);
-  void drop_holder(Worker user, const RRefId& id, Changes& changes);
-  void end(Worker user, Session& session, Changes& changes);
+  Session* open(Worker holder, uint64_t epoch, base::Time now, Changes& changes);
+  bool register_holder(Worker holder, Session& session, const Step& step, base::Time now);
+  void release(Worker holder, Session& session, const RRefId& id, Changes& changes);
+  void drop_holder(Worker holder, const RRefId& id, Changes& changes);
+  void end(Worker holder, Session& session, Changes& changes);
   Object* find_or_await(const RRefId& id, bool may_precede_creation, base::Time now);
   void erase(const RRefId& id);
   /// How an object's creator stands to the epoch in which it was to create it.

@@ -169,7 +169,7 @@ void OwnerSessions::talk(Holdings::Say what) {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
     const base::Time now = runtime_->clock->now();
-    for (const Worker owner : holdings_.talkative(now, what)) {
+    for (const Worker owner : holdings_.owners_to_tell(now, what)) {
       if (auto message = holdings_.next_message(owner, now))
         messages.emplace_back(owner, std::move(*message));
     }
@@ -220,7 +220,7 @@ void OwnerSessions::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
 // A message got no answer. It is repeated as long as its owner lives.
 void OwnerSessions::on_silence(Worker owner, const Error& error) {
   if (error.code() == ErrorCode::kShuttingDown) return;
-  if (!rpc::Liveness::is_questioned_by(error)) return repeat(owner);
+  if (!rpc::Liveness::leaves_open_whether_alive(error)) return repeat(owner);
   runtime_->liveness.when_known(rank_of(*runtime_, owner),
                                 [weak = weak_from_this(), owner](const std::optional<Error>& gone) {
                                   const auto sessions = weak.lock();

@@ -78,7 +78,7 @@ std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error&
         fmt::format("{}, the owner of the object, is gone: {}", owner, cause.message()));
     return cause.may_have_run() ? translated.after_sending() : translated.before_sending();
   };
-  if (!rpc::Liveness::is_questioned_by(error)) return error;
+  if (!rpc::Liveness::leaves_open_whether_alive(error)) return error;
   // A member that is known to be gone, or will be in a moment.
   const auto& runtime = handle.keeper()->runtime();
   if (runtime->liveness.why_gone(handle.owner().id)) return lost(error);

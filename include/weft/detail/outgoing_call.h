@@ -52,7 +52,7 @@ class WEFT_API OutgoingCall {
   void cancel_call();
   void need_receiver();
   /// The reply is here, or will not come; from now on nobody receives for this call's sake.
-  void settle_later() { settles_later_.store(true, std::memory_order_release); }
+  void need_no_receiver() { needs_no_receiver_.store(true, std::memory_order_release); }
 
  private:
   friend struct rpc::OutgoingCallAccess;
@@ -70,7 +70,7 @@ class WEFT_API OutgoingCall {
   // While the thread that makes the call could still send it on another connection.
   enum Phase : uint8_t { kStarting, kMakeAnew, kStarted };
   std::atomic<uint8_t> phase_{kStarting};
-  std::atomic<bool> settles_later_{false};
+  std::atomic<bool> needs_no_receiver_{false};
   bool listened_to_ = false;           // somebody is to be told of the outcome
   std::atomic<uint32_t> in_line_{0};   // threads that sleep while another one receives
   std::vector<Ref<RefCounted>> kept_;  // what the arguments refer to, until there is an outcome
@@ -105,7 +105,7 @@ class TypedCall : public FutureState<Stored<R>>, public OutgoingCall {
   // The sink lives as long as the peer, which this call keeps.
   void settle_when_ready(Stored<R> value, std::vector<Future<void>> needed,
                          ContinuationSink* sink) {
-    this->settle_later();
+    this->need_no_receiver();
     when_all(std::move(needed), [self = Ref<TypedCall>::share(this), value = std::move(value),
                                  sink](std::exception_ptr error) mutable {
       if (error) {

@@ -46,7 +46,7 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
   const bool own_clock = runtime_->clock->runs_by_itself();
   std::optional<detail::BlockingRegion> region;
   while (!future.ready()) {
-    const bool has_deadline = own_clock && !Access::settles_later(call);
+    const bool has_deadline = own_clock && !Access::needs_no_receiver(call);
     const base::Time limit = std::min(until.value_or(base::Time::max()),
                                       has_deadline ? Access::deadline(call) : base::Time::max());
     if (!region) region.emplace();
@@ -56,7 +56,7 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
     }
     if (future.ready()) break;
     const base::Time now = runtime_->clock->now();
-    if (now >= Access::deadline(call) && !Access::settles_later(call)) {
+    if (now >= Access::deadline(call) && !Access::needs_no_receiver(call)) {
       expire(call);
     } else if (until && std::chrono::steady_clock::now() >= *until) {
       return false;
@@ -72,7 +72,7 @@ bool Peer::receive_for(Call& call, base::Time limit) {
   for (bool time_left = runtime_->spin.count() > 0;;) {
     Lock lock(mutex_);
     if (call.future().ready()) return true;
-    const bool concerned = state_ == State::kConnected && !Access::settles_later(call);
+    const bool concerned = state_ == State::kConnected && !Access::needs_no_receiver(call);
     if (concerned && may_receive()) {
       receive_as_caller(lock, limit, &call);
       return true;
@@ -121,7 +121,7 @@ void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
   receive_until(link, limit, call);
   lock.lock();
   pass_on_receiving(link);
-  if (!link->has_left()) return;
+  if (!link->has_deferred()) return;
   lock.unlock();
   send_for_others(link);
   lock.lock();
@@ -130,7 +130,7 @@ void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
 // What others have left to the one that receives. Whoever makes it too much for that, or else the
 // loop, writes it.
 void Peer::send_for_others(const detail::Ref<Link>& link) {
-  if (!link->has_left()) return;
+  if (!link->has_deferred()) return;
   if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link, kEnoughToSend);
 }
 
@@ -147,7 +147,7 @@ void Peer::set_polling(const detail::Ref<Link>& link, bool polling) {
 // Under the lock: because somebody wants replies. What the loop leaves unsent while it receives, it
 // sends itself.
 detail::Ref<Link> Peer::link_to_flush() const {
-  return link_ && link_->has_left() && !loop_receiving_ ? link_ : detail::Ref<Link>();
+  return link_ && link_->has_deferred() && !loop_receiving_ ? link_ : detail::Ref<Link>();
 }
 
 // Under the lock: a nudge from now on is not lost.
@@ -187,7 +187,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
         case Link::State::kFine:
           take_frames(link);
           if (!future || future->ready() || SteadyClock::now() >= limit) return;
-          if (Access::settles_later(*call)) return;
+          if (Access::needs_no_receiver(*call)) return;
           try_first = true;
           spinner.begin(runtime_->spin, limit);
           if (polls && !polling) set_polling(link, polling = true);
@@ -345,7 +345,7 @@ void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
   size_t waiting = 0;
   for (const Sleeper& each : line_) {
     // About to leave, or without need of anybody to receive.
-    if (each.call->future().ready() || Access::settles_later(*each.call)) continue;
+    if (each.call->future().ready() || Access::needs_no_receiver(*each.call)) continue;
     waiter = each.call;
     ++waiting;
   }
@@ -399,7 +399,7 @@ void Peer::on_tick() {
       quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
     let_loop_receive();
   }
-  if (!link_->has_left()) return;
+  if (!link_->has_deferred()) return;
   const detail::Ref<Link> link = link_;
   lock.unlock();
   flush(link);

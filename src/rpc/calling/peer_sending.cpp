@@ -91,7 +91,7 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
   const bool connected = state_ == State::kConnected;
   const bool expires_soon = calls_.earliest_deadline() == limits.deadline;
   const bool alone = calls_.size() == 1;
-  if (defer) link->leave();
+  if (defer) link->defer_flush();
   if (!connected || defer) Access::never_anew(call);
   lock.unlock();
 

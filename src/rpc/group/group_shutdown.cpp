@@ -195,7 +195,7 @@ void GroupShutdown::ask_missing() {
 
 void GroupShutdown::on_asked(int rank, const Future<void>& answer) {
   const auto error = answer.error();
-  if (!error || !Liveness::is_questioned_by(*error)) return;
+  if (!error || !Liveness::leaves_open_whether_alive(*error)) return;
   if (const auto gone = agent_.runtime().liveness.why_gone(rank)) on_gone(rank, *gone);
 }
 

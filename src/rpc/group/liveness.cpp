@@ -59,7 +59,7 @@ std::optional<Error> Liveness::why_gone(int rank) const {
   return std::nullopt;
 }
 
-bool Liveness::is_questioned_by(const Error& error) {
+bool Liveness::leaves_open_whether_alive(const Error& error) {
   switch (error.code()) {
     case ErrorCode::kUnavailable:
     case ErrorCode::kOutcomeUnknown:
@@ -116,7 +116,7 @@ void Liveness::on_probed(int rank, const Future<void>& probed) {
   const std::optional<Error> error = probed.error();
   std::shared_ptr<Alarm> alarm;
   std::optional<Error> gone;
-  if (error && is_questioned_by(*error)) {
+  if (error && leaves_open_whether_alive(*error)) {
     const base::MutexLock lock(mutex_);
     if (stopped_ || !asking_.contains(rank)) return;
     if (const auto& why = table_.why_gone(rank)) {

@@ -36,7 +36,7 @@ class Liveness {
   std::optional<Error> why_gone(int rank) const;
 
   /// Whether `error`, with which a call to a member failed, leaves open whether the member lives.
-  static bool is_questioned_by(const Error& error);
+  static bool leaves_open_whether_alive(const Error& error);
 
   /// Calls `then` with nothing when the member has been heard of, with kPeerLost when it is known
   /// to be gone, with kShuttingDown when this worker ends. Comes on a thread that may block.

@@ -61,7 +61,7 @@ void Link::open() {
 
 Link::State Link::flush(size_t too_much) {
   std::unique_lock lock(mutex_);
-  left_.store(false, std::memory_order_relaxed);
+  deferred_.store(false, std::memory_order_relaxed);
   if (!why_broken_.empty()) return State::kBroken;
   if (writing_) return State::kFine;
   writing_ = true;

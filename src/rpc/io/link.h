@@ -66,9 +66,10 @@ class Link : public detail::RefCounted {
   /// writes: that one goes on. Leaves what others queue meanwhile if it is `too_much` bytes or
   /// more. kBlocked: call again when the descriptor is writable.
   State flush(size_t too_much = SIZE_MAX);
-  /// After queue(): the frame is left to others, who find it by has_left(), until the next flush().
-  void leave() { left_.store(true, std::memory_order_relaxed); }
-  bool has_left() const { return left_.load(std::memory_order_relaxed); }
+  /// Marks that a queued frame was not written on purpose; the next thread that calls flush() on
+  /// this link writes it.
+  void defer_flush() { deferred_.store(true, std::memory_order_relaxed); }
+  bool has_deferred() const { return deferred_.load(std::memory_order_relaxed); }
   bool has_queued() const { return queued_bytes_.load(std::memory_order_relaxed) != 0; }
   bool blocked() const { return blocked_.load(std::memory_order_relaxed); }
   size_t unsent_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
@@ -143,7 +144,7 @@ class Link : public detail::RefCounted {
   bool writing_ = false;
   std::string why_broken_;
   std::atomic<bool> blocked_{false};
-  std::atomic<bool> left_{false};  // set after, cleared in a section of the mutex: needs no order
+  std::atomic<bool> deferred_{false};  // set and cleared beside sections of the mutex: no order
   std::atomic<size_t> queued_bytes_{0};
 
   base::Spinner spinner_;

@@ -63,15 +63,15 @@ TEST_F(LinkTest, LeavesWhatIsTooMuchToTheNextFlush) {
   EXPECT_EQ(arrived(), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
 }
 
-TEST_F(LinkTest, RemembersThatFramesWereLeftUntilTheyAreFlushed) {
-  EXPECT_FALSE(here_->has_left());
+TEST_F(LinkTest, RemembersThatAFlushWasDeferredUntilThereIsOne) {
+  EXPECT_FALSE(here_->has_deferred());
   here_->queue(ping(1));
-  here_->leave();
-  EXPECT_TRUE(here_->has_left());
+  here_->defer_flush();
+  EXPECT_TRUE(here_->has_deferred());
 
   here_->flush();
 
-  EXPECT_FALSE(here_->has_left());
+  EXPECT_FALSE(here_->has_deferred());
   EXPECT_EQ(arrived(), (std::vector<uint64_t>{1}));
 }
 

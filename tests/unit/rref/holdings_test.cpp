@@ -29,7 +29,7 @@ class HoldingsTest : public testing::Test {
     EXPECT_TRUE(message);
     return message.value_or(SessionMessage{});
   }
-  bool has_to_say() { return !holdings_.talkative(now_).empty(); }
+  bool has_to_say() { return !holdings_.owners_to_tell(now_).empty(); }
 
   Holdings holdings_{kSelf, 9s};
   Holdings::Changes changes_;
@@ -226,10 +226,10 @@ TEST_F(HoldingsTest, ACreationThatCouldNotBeSentIsForgotten) {  // I2
 
 TEST_F(HoldingsTest, ReleasesMayWaitOthersMayNot) {
   holdings_.arrive(kShown, false, now_);
-  EXPECT_FALSE(holdings_.talkative(now_, Holdings::Say::kWhatSomebodyWaitsFor).empty());
+  EXPECT_FALSE(holdings_.owners_to_tell(now_, Holdings::Say::kWhatSomebodyWaitsFor).empty());
   answer(say(), applied({1}));
   holdings_.drop(kShown);
-  EXPECT_TRUE(holdings_.talkative(now_, Holdings::Say::kWhatSomebodyWaitsFor).empty());
+  EXPECT_TRUE(holdings_.owners_to_tell(now_, Holdings::Say::kWhatSomebodyWaitsFor).empty());
   EXPECT_TRUE(has_to_say());
 }
 

@@ -539,7 +539,7 @@ void Node::after(const Holdings::Changes& changes) {
 }
 
 void Node::talk() {
-  for (const Worker owner : holdings_.talkative(world_.now())) {
+  for (const Worker owner : holdings_.owners_to_tell(world_.now())) {
     if (auto message = holdings_.next_message(owner, world_.now())) {
       Message out{Message::Kind::kSession, self_, owner};
       out.session = *message;
