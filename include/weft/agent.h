@@ -35,8 +35,9 @@ struct ShutdownReport {
   std::vector<std::string> lost_workers;  // members that were dead or could not be reached
 };
 
-/// Everything one worker has: connections, threads, tables. Several agents may live in one process;
-/// nothing is shared between them but the table of functions. Thread-safe.
+/// Everything one worker has: connections, threads, tables. Several agents may live in one process
+/// and share none of these; ARCHITECTURE.md lists the few things that are process-wide.
+/// Thread-safe.
 class WEFT_API Agent {
  public:
   /// Joins the group that `options` describe; returns when every member is there. Throws

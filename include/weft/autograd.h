@@ -26,10 +26,10 @@ class ContextState;
 
 /// How workers learn which of the tensors they sent will get a gradient.
 enum class Mode : uint8_t {
-  /// They are told before the pass: what the roots do not depend on takes no part in it.
+  /// The leader tells them before the pass: messages that the roots do not depend on take no part.
   kExact,
-  /// Everything sent in the context is taken to get one. Saves telling; if it is wrong, the pass
-  /// ends at its timeout.
+  /// Every tensor sent in the context is taken to get one. Saves the telling; if one gets none, the
+  /// pass ends at its timeout.
   kSimple,
 };
 
@@ -37,7 +37,8 @@ struct BackwardOptions {
   /// Keep what the pass needs, so that there may be another one through the same graph.
   bool retain_graph = false;
   Mode mode = Mode::kExact;
-  /// For the whole pass. Nothing: the agent's default. Zero: as long as everybody lives.
+  /// For the whole pass. Nothing: the agent's default. Zero: no limit; the pass still ends when a
+  /// worker fails or a connection that it uses breaks.
   std::optional<Timeout> timeout = std::nullopt;
 };
 
@@ -45,8 +46,10 @@ struct BackwardOptions {
 using Gradients = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
 /// While it exists and is current on its thread, calls made there are recorded, on all workers they
-/// reach, unless gradients are off (at::NoGradGuard). It ends where it began, on the same thread;
-/// then every worker forgets it. Contexts do not nest; any number may exist on different threads.
+/// reach, unless gradients are off (at::NoGradGuard). Contexts do not nest; any number may exist on
+/// different threads. A Context is destroyed on the thread that made it. Its destruction frees the
+/// context on all workers: at once on those that this worker knows to take part; others ask within
+/// a third of `Options::rref_lease`.
 class WEFT_API Context {
  public:
   /// Throws kInvalidArgument where a context is current already.

@@ -8,7 +8,8 @@
 
 namespace weft {
 
-/// How long a call may take. Zero: as long as the peer lives.
+/// How long a call may take. Zero: no deadline; the call still ends when its connection breaks,
+/// when the peer is given up, or when this agent stops.
 using Timeout = std::chrono::nanoseconds;
 
 /// What a call is given besides its arguments; what is not said here is as the agent's Options say.

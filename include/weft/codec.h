@@ -72,7 +72,8 @@ class WEFT_API Encoder {
   /// Throws kInvalidArgument for a tensor that cannot travel (another device, quantized, ...).
   void tensor(const at::Tensor& tensor);
 
-  /// Keeps `object` until the receiver has the message and has done with it what it must.
+  /// Keeps `object` alive with the message: in a call until the call has its outcome, in a reply
+  /// until the receiver has accepted the reference, for one lease at most.
   void keep(detail::Ref<detail::RefCounted> object) { kept_.push_back(std::move(object)); }
   const std::vector<detail::Ref<detail::RefCounted>>& kept() const { return kept_; }
 

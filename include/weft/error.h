@@ -21,12 +21,12 @@ enum class ErrorCode : uint8_t {
   kUnknownFunction = 5,    // the peer's program has no function of that name
   kSignatureMismatch = 6,  // it has one, with other parameter or result types
   kPeerLost = 7,           // the peer was declared dead by heartbeat; the call may have run
-  kRRefLost = 8,           // the owner of a remote reference is gone
+  kRRefLost = 8,           // the object of a reference is gone, or was never created
   kContextAborted = 9,     // a distributed autograd pass was given up everywhere
   kBadMessage = 10,        // undecodable: a bug, or two builds that disagree
   kLimitExceeded = 11,     // a limit of the options was hit; the call did not run
   kUnauthenticated = 12,   // the peer belongs to another group, or is not who it claims to be
-  kShuttingDown = 13,      // this agent takes no more calls
+  kShuttingDown = 13,      // this agent, or the owner of a reference, has stopped
   kNotInitialized = 14,    // no agent in this process; call init_rpc first
   kInvalidArgument = 15,   // a mistake of the caller; nothing was sent
   kCancelled = 16,         // given up by cancel(); may have run
@@ -43,8 +43,9 @@ class WEFT_API Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
 
-  /// The same error, saying whether the function may have run where the code alone does not.
+  /// A copy of this error whose may_have_run() is false.
   Error before_sending() const;
+  /// A copy of this error whose may_have_run() is true.
   Error after_sending() const;
 
   /// An error thrown by a function on `worker`: `type` is the demangled exception type.

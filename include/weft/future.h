@@ -56,9 +56,11 @@ class Future {
  public:
   using value_type = T;
 
-  /// Waits for the outcome: returns the value or throws the error. A call's future always has one
-  /// by its deadline; with references in its value, a lease later at most. May be called any number
-  /// of times.
+  /// Waits for the outcome: returns the value or throws the error. May be called any number of
+  /// times. A call's future has an outcome by the call's deadline, with two exceptions: a value
+  /// with references waits until their owners have answered or are gone, and a call through an RRef
+  /// whose connection broke waits until it is known whether the owner is gone. Both take about
+  /// `Options::dead_after` at most if the owner does not live.
   T wait() const& {
     state().wait_until(std::nullopt);
     return get_copy();

@@ -23,7 +23,7 @@ struct Options {
   // environment's WEFT_ADDRESS, else 127.0.0.1 and a free port, which only this host reaches.
   std::string address = {};
 
-  // Deadline of calls that are given none; zero: as long as the peer lives.
+  // Deadline of calls that are given none; zero: none.
   Timeout default_timeout = std::chrono::seconds(60);
 
   // Handlers that run at the same time; blocked ones do not count.
@@ -36,8 +36,8 @@ struct Options {
   Timeout suspect_after = std::chrono::seconds(3);
   Timeout dead_after = std::chrono::seconds(8);
 
-  // References to objects of another worker are given up by it when it has not heard of their
-  // holder for so long; a holder tells it three times as often.
+  // An owner drops a holder of references from which no renewal or other message about references
+  // has come for this long. A holder sends a renewal every third of it.
   Timeout rref_lease = std::chrono::seconds(10);
   // Log at shutdown what references there still are, to and from whom.
   bool rref_leak_report = false;
@@ -46,7 +46,7 @@ struct Options {
   size_t window_calls = 1024;
   size_t window_bytes = size_t{64} << 20;
 
-  // A call this deep in a chain of nested calls is refused with kLimitExceeded.
+  // A call nested deeper than this is refused with kLimitExceeded.
   size_t max_call_depth = 1000;
   // Threads in handlers, including blocked ones; calls beyond are refused with kLimitExceeded.
   size_t max_handler_threads = 4096;

@@ -291,7 +291,9 @@ class RRef {
   explicit operator bool() const { return static_cast<bool>(handle_); }
   const WorkerInfo& owner() const { return handle().owner(); }
   bool is_owner() const { return handle().object() != nullptr; }
-  /// Whether the owner is known to count this worker among the holders.
+  /// Whether the owner has confirmed this worker as a holder: it answered the creation, if this
+  /// worker created the object, else it granted the registration. A creator does not see here that
+  /// the owner dropped it later.
   bool confirmed_by_owner() const { return handle().confirmed(); }
 
   /// The value itself, on its owner; waits until it exists. Throws kInvalidArgument elsewhere, and

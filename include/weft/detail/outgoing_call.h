@@ -51,7 +51,8 @@ class WEFT_API OutgoingCall {
   bool wait_for_reply(std::optional<SteadyTime> until);
   void cancel_call();
   void need_receiver();
-  /// The reply is here, or will not come; from now on nobody receives for this call's sake.
+  /// Marks that this call needs nothing more from the connection: a continuation will settle it.
+  /// Waiting threads then only sleep, and the deadline no longer ends the call.
   void need_no_receiver() { needs_no_receiver_.store(true, std::memory_order_release); }
 
  private:

@@ -42,12 +42,12 @@ class WEFT_API RRefTimeLimit {
 
  private:
   const CallOptions options_;
-  const Timeout limit_;  // theirs, or the agent's default; zero: as long as the owner lives
+  const Timeout limit_;  // theirs, or the agent's default; zero: none
   const SteadyTime began_ = std::chrono::steady_clock::now();
 };
 
-/// What a failed call through a reference means for it. Nothing: whether its owner is gone is being
-/// found out, and `future` is settled when it is known.
+/// Translates the error of a call through a reference: kRRefLost if the owner is gone. Returns
+/// nothing if that is not known yet; then `future` is settled as soon as it is known.
 WEFT_API std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error& error,
                                                    Ref<FutureCore> future);
 

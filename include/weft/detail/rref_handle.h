@@ -34,9 +34,10 @@ class WEFT_API RRefHandle final : public RefCounted {
   void set_creation(Future<void> creation);
   const std::optional<Future<void>>& creation() const { return creation_; }
   bool confirmed() const;
-  /// Throws what its creation failed with, if this worker asked for it and it has.
+  /// Throws the error of the creation, if this worker asked for it and it has failed.
   void check_created() const;
-  /// The same; waits a moment for a creation that has been given up already.
+  /// Like check_created(), but waits up to 100 ms for the creation's outcome: the owner has just
+  /// said that the object is lost, so the creation's own, better error is probably on its way.
   void check_created_soon() const;
 
  private:
