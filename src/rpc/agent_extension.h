@@ -1,4 +1,4 @@
-// What layers above add to every agent: state of their own, and a say in its life.
+// Agent extensions: the state and the hooks that a layer above adds to every agent.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -21,10 +21,9 @@ namespace weft::rpc {
 class AgentCore;
 class Companion;
 
-/// Whether there is nothing to wait for, and a count that grows with everything there was.
 struct Idleness {
-  bool idle = true;
-  uint64_t activity = 0;
+  bool idle = true;       // a graceful shutdown need not wait
+  uint64_t activity = 0;  // grows with every piece of work: if it is the same, there was none
 };
 
 class AgentExtension {
@@ -33,9 +32,9 @@ class AgentExtension {
 
   /// The agent takes no more calls; connections are about to close.
   virtual void on_stopping() {}
-  /// A graceful shutdown waits until every part of every agent is idle.
+  /// A graceful shutdown waits until every extension of every agent is idle.
   virtual Idleness idleness() { return {}; }
-  /// What the part has to do while it is not idle, for people.
+  /// The work that is left while the extension is not idle, for people.
   virtual std::string unfinished() { return {}; }
   /// A reply to `receiver` is about to be sent that refers to `objects`.
   virtual void keep_for_receiver(const WorkerInfo& receiver,
@@ -43,8 +42,9 @@ class AgentExtension {
     (void)receiver;
     (void)objects;
   }
-  /// A call came with `note`: who accompanies it here, null if nobody. May change `tensors`, its
-  /// arguments. Throws kBadMessage for a note that is malformed, anything else to refuse the call.
+  /// A call came with `note`. Returns the companion that is current while its function runs; null:
+  /// none. May change `tensors`, its arguments. Throws kBadMessage for a note that is malformed,
+  /// another error to refuse the call.
   virtual detail::Ref<Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
                                          std::span<at::Tensor> tensors);
   virtual void describe(DebugInfo& info) { (void)info; }
@@ -52,11 +52,11 @@ class AgentExtension {
 
 using MakeExtension = std::shared_ptr<AgentExtension> (*)(AgentCore&);
 
-/// Every agent that starts from now on has such a part; AgentCore::part() finds it by the index
-/// that is returned. Called before main.
+/// Every agent that starts from now on gets such an extension; AgentCore::extension() finds it by
+/// the index that is returned. Called before main.
 size_t register_agent_extension(MakeExtension make);
 
-/// One of each, for an agent.
+/// One of each registered kind, for `agent`.
 std::vector<std::shared_ptr<AgentExtension>> make_agent_extensions(AgentCore& agent);
 
 }  // namespace weft::rpc

@@ -18,9 +18,9 @@ auto own_call(AgentCore& agent, int rank, Timeout timeout, const Args&... args) 
   return detail::FutureAccess::make<typename Function::Result>(std::move(pending));
 }
 
-/// For what may take long: the thread does not receive the reply itself, so that calls of others to
-/// the same peer stay as quick as if it did not wait. Whoever receives next settles it, or the I/O
-/// loop a few milliseconds late.
+/// For a wait that may take long: this thread does not receive the reply itself, so that calls of
+/// other threads to the same peer stay quick. The next thread that receives from the peer settles
+/// the call, or the I/O loop does, a few milliseconds late.
 template <typename T>
 void wait_patiently(const Future<T>& future) {
   detail::FutureAccess::state(future).FutureCore::wait_until(std::nullopt);

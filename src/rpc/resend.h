@@ -1,9 +1,10 @@
-// Asking a member again, for functions that may run twice: the one way Weft's own calls are
-// repeated.
+// Repeats calls of Weft's own whose functions may run twice. Sessions of references
+// (rref/owner_sessions.cpp) and reports at shutdown (rpc/group/group_shutdown.cpp) repeat their
+// messages by themselves.
 //
-// A call whose connection broke, or that could not be sent, is sent again once the member has been
-// heard of. It is given up when the member is gone, when its time is over, or when the member lives
-// but the call has failed too often.
+// A call whose connection broke, or that could not be sent, is sent again once the member is known
+// to live. It is given up when the member is gone, when its time is over, or when it has failed
+// kMostAttempts times although the member lives. Any other error gives it up at once.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -23,12 +24,13 @@
 
 namespace weft::rpc {
 
-/// Counts how often one message was sent and decides whether it is sent again.
+/// Counts the failed attempts to send one message and decides whether there is another one.
 class Resending {
  public:
-  /// The call failed with `error`: calls either `again`, with what is to be asked when the next
-  /// attempt fails, or `give_up`. `again` comes when the member has been heard of, on a thread that
-  /// may block.
+  /// To be called when an attempt failed with `error`. Calls `again(next)` once the member is known
+  /// to live, on a thread that may block: the caller sends the message again and asks `next` if
+  /// that fails too. Calls `give_up(why)` if there is to be no further attempt; this may happen
+  /// before on_failed() returns.
   using Again = std::function<void(Resending next)>;
   using GiveUp = std::function<void(const Error& why)>;
   void on_failed(AgentCore& agent, int rank, const Error& error, Again again, GiveUp give_up) const;
@@ -38,7 +40,7 @@ class Resending {
 };
 
 /// Calls F on `rank` until it answers; F may run several times. `limit`: over all attempts; zero:
-/// as long as the member lives.
+/// none.
 template <auto F, typename... Args>
 class RepeatedCall : public std::enable_shared_from_this<RepeatedCall<F, Args...>> {
  public:
@@ -89,7 +91,7 @@ class RepeatedCall : public std::enable_shared_from_this<RepeatedCall<F, Args...
         [self = this->shared_from_this()](const Error& why) { self->fail(why); });
   }
 
-  // Whether the member lives may take longer to find out than there is time.
+  // The time may be over before it is known whether the member lives.
   void expire_in_time(IoLoop& io) {
     if (limit_.count() <= 0 || expiry_) return;
     expiry_ = Alarm::make(io, [weak = this->weak_from_this()] {

@@ -28,9 +28,9 @@ using rendezvous::Member;
 
 struct AgentCounters {
   observe::Counter calls_started;       // user calls made by this worker
-  observe::Counter calls_served;        // user calls begun here
+  observe::Counter calls_served;        // user calls that arrived here, some to be refused
   std::atomic<int64_t> outstanding{0};  // user calls made and not settled
-  std::atomic<int64_t> serving{0};      // user calls begun and not answered
+  std::atomic<int64_t> serving{0};      // user calls that arrived and are not answered
   observe::Counter late_replies;
   observe::Counter bad_connections;
   observe::Counter cancelled_unstarted;

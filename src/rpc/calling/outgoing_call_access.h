@@ -19,13 +19,13 @@ struct OutgoingCallAccess {
   static uint32_t& depth(Call& call) { return call.depth_; }
   static detail::SteadyTime& started(Call& call) { return call.started_; }
   static detail::SteadyTime& deadline(Call& call) { return call.deadline_; }
-  /// The maker's side: true if nobody asked to make the call anew; from now on nobody does.
+  /// For the calling thread: true if nobody asked it to make the call anew; from now on nobody can.
   static bool finish_starting(Call& call) {
     uint8_t expected = Call::kStarting;
     return call.phase_.compare_exchange_strong(expected, Call::kStarted) ||
            expected == Call::kStarted;
   }
-  /// The other side: true if the maker will make it anew.
+  /// For other threads: true if the calling thread will make the call anew.
   static bool ask_anew(Call& call) {
     uint8_t expected = Call::kStarting;
     return call.phase_.compare_exchange_strong(expected, Call::kMakeAnew);

@@ -1,4 +1,4 @@
-// Peer: what the I/O loop does for it. peer_sending, peer_receiving and peer_ending have the rest.
+// Peer: its side of the I/O loop: the hello, the heartbeat, timers. peer.h says where the rest is.
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/calling/peer.h"
 
@@ -16,7 +16,7 @@ namespace {
 constexpr int kLoopReceives = 64;  // before the loop looks at others again
 }
 
-// What the I/O loop holds on to; outlives the peer's other owners only inside one callback.
+// The client that the I/O loop holds; outlives the peer's other owners only inside one callback.
 class Peer::LoopSide final : public IoClient {
  public:
   explicit LoopSide(Peer& peer) : peer_(peer) {}
@@ -64,7 +64,7 @@ void Peer::on_event(bool readable, bool writable) {
   loop_receiving_ = false;
   if (link_.get() != link.get()) return;
   update_interest();
-  // Callers that were answered above and called again have left their frames for us.
+  // Callers that were answered above and called again have left their frames for this thread.
   const bool left = state_ == State::kConnected && link->has_queued();
   lock.unlock();
   if (left) flush(link);
@@ -101,7 +101,7 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   update_due();
 }
 
-// Why the answer to our hello is not the one we want.
+// The reason to refuse the callee's hello; nothing if it is as expected.
 std::optional<Error> Peer::object_to(const wire::Hello& hello) const {
   if (!wire::common_version(hello)) {
     return Error(ErrorCode::kUnavailable, wire::describe_versions(hello));
@@ -130,8 +130,8 @@ void Peer::on_time(base::Time now) {
   std::optional<Error> lost;
   bool ping = false;
   bool suspect = false;
-  // A large frame may keep both sides from saying anything else. While more waits than the system
-  // takes, whatever leaves makes room for what the peer has taken: a sign of life.
+  // A large frame may keep both sides from sending anything else. While the system takes no more
+  // bytes than the peer has read, every byte that leaves is a sign of life.
   if (link) {
     const uint64_t sent = link->sent_bytes();
     const bool grew = std::exchange(sent_at_last_time_, sent) != sent;

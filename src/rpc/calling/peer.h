@@ -2,15 +2,20 @@
 // receives the answers.
 //
 // Receiving. A caller that waits receives for itself, so its reply wakes nobody else; it settles
-// other callers' replies on the way. Others linger for a moment, ready to take over when it leaves,
-// then sleep in a line. When it leaves while others sleep, one is nudged to take over; with several
-// of them, or if that one has slept for long, the I/O loop receives for all. Replies that nobody
-// waits for and nobody is told of may lie for a pulse or two before the loop picks them up.
+// other callers' replies on the way. Other callers linger for a moment, ready to take over when the
+// receiving caller leaves, then sleep in a line. When the receiving caller leaves and one caller
+// sleeps, that one is nudged to take over; if several sleep, or that one has slept for long, the
+// I/O loop receives for all. Replies that nobody waits for and nobody is told of may lie for a
+// pulse or two before the loop picks them up.
 //
-// Sending. The caller writes its own frame, unless another one polls for replies and those who wait
-// want more CPUs than there are: that one writes what has come together between two polls. With
-// several calls unanswered already, a call that nobody waits for yet is sent together with the next
-// ones: when a reply arrives, somebody waits, enough bytes are together, or at the next pulse.
+// Sending. The caller writes its own frame. If the waiting callers want more CPUs than there are, a
+// caller that polls for replies writes the frames of the others between two polls. With several
+// calls unanswered already, a call that nobody waits for yet is sent together with the next ones:
+// when a reply arrives, somebody waits, enough bytes are together, or at the next pulse.
+//
+// The sources: peer_sending.cpp makes calls, connects and writes; peer_receiving.cpp waits and
+// receives, decides which thread does it, and has the tick of the pulse; peer_ending.cpp has lost
+// connections, timeouts, cancels and close(); peer.cpp has the hello, the heartbeat and the timers.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -46,7 +51,7 @@ struct CallLimits {
   base::Time deadline = base::Time::max();
   uint32_t depth = 0;
   bool caller_waits = false;
-  Note note;  // of whoever accompanies it
+  Note note;  // of the companion
 };
 
 struct PeerCounters {
@@ -70,7 +75,7 @@ class Peer final : public detail::RefCounted {
   void cancel(detail::OutgoingCall& call);
   void cancel(uint64_t call_id);
   bool is_pending(uint64_t call_id);
-  /// Somebody wants to be told when the reply comes.
+  /// A continuation was attached: some thread must receive the reply.
   void need_receiver(detail::OutgoingCall& call);
 
   /// Called by the pulse.
@@ -109,7 +114,7 @@ class Peer final : public detail::RefCounted {
   bool should_defer(const CallLimits& limits) const;
   void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
 
-  // Receiving. `receive_*` run without the lock by whoever has the role.
+  // Receiving. The thread that has the role runs `receive_*`, without the lock.
   bool may_receive() const;
   bool all_sleep_long() const;
   Receiver receiver() const { return receiver_.load(std::memory_order_relaxed); }
@@ -143,8 +148,8 @@ class Peer final : public detail::RefCounted {
   void update_due();
 
   // Ends.
-  /// `sign`: what the loss of a link that never stood, or fell silent, says of the member. The loss
-  /// of another link says nothing: its member may be connected to again.
+  /// `sign` is reported to Liveness if the connection was never established. If it was, only a
+  /// heartbeat that stopped is reported: after any other loss the member may accept a new one.
   void on_link_lost(const detail::Ref<Link>& link, const Error& why,
                     SignOfLife sign = SignOfLife::kUnreachable);
   static SignOfLife sign_of_failed_connecting(const Error& error);
@@ -186,7 +191,7 @@ class Peer final : public detail::RefCounted {
   // By lane of the link: functions whose names the peer has learnt from frames of that lane.
   std::array<std::vector<bool>, 2> announced_;
   bool stream_up_ = false;  // the transport has connected; the hello may be on its way
-  uint32_t interest_ = 0;   // what the loop watches the descriptor for
+  uint32_t interest_ = 0;   // events that the loop watches the descriptor for
   bool loop_receiving_ = false;
   // Callers that sleep while another thread receives, in order of arrival.
   struct Sleeper {

@@ -91,15 +91,15 @@ void Peer::fail(Call& call, const Error& error) {
   note_settled(call);
 }
 
-// The callee says why, or what it says makes no sense.
+// The callee answered with an error, or its answer does not decode.
 void Peer::settle_refused(Call& call, const Error& error) {
   counters_.failed.add();
   call.on_failed(error);
   call.future().settle_error(error, &runtime_->io);
 }
 
-// Under the lock, of a call taken out of the table: its place in the window, in the line and among
-// those listened to.
+// Under the lock: frees the place of a call that was taken out of the table in the window, in the
+// line and among the calls that are listened to.
 void Peer::forget(Call& call) {
   window_.close(Access::depth(call), Access::bytes(call));
   if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
@@ -143,7 +143,7 @@ void Peer::send_cancel(uint64_t call_id) {
   const detail::Ref<Link> link = link_;
   wire::FrameHeader header{wire::FrameKind::kCancel};
   header.id = call_id;
-  // It may overtake its call, which the callee then does not begin.
+  // The cancel may overtake its call; the callee then does not begin the call.
   link->queue(header, link->lane_for_urgent());
   const bool connected = state_ == State::kConnected;
   lock.unlock();

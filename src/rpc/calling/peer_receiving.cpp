@@ -1,4 +1,4 @@
-// Peer: waiting, receiving replies, and who does it.
+// Peer: waiting, receiving replies, and which thread does it.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <utility>
@@ -20,8 +20,8 @@ using transport::Poller;
 
 constexpr int kQuietTicksBeforeWatching = 10;
 constexpr uint32_t kTicksOfLongSleep = 10;
-// Fewer bytes of an unfinished frame are no sign of life: they may be the answers to our pings,
-// taken for the body of a frame that claims more than it has.
+// Fewer bytes of an unfinished frame are no sign of life: they may be pongs that are taken for the
+// body of a frame that claims more bytes than it has.
 constexpr uint64_t kBytesOfLife = 16 << 10;
 
 }  // namespace
@@ -31,8 +31,8 @@ bool Peer::may_receive() const {
          (receiver() == Receiver::kLoop && !loop_receiving_ && all_sleep_long());
 }
 
-// Under the lock: of those in line nobody is likely to be answered just now, so the loop need not
-// receive for their sake while a caller does.
+// Under the lock: no caller in line is likely to be answered just now, so the loop need not receive
+// for them while a caller does.
 bool Peer::all_sleep_long() const {
   return line_.empty() || ticks_ - line_.back().since >= kTicksOfLongSleep;
 }
@@ -84,7 +84,7 @@ bool Peer::receive_for(Call& call, base::Time limit) {
       if (link) flush(link);
       return false;
     }
-    // Who polls sends what was left to it.
+    // A caller that polls sends the frames that were left to it.
     const bool sent_by_other = receiver() == Receiver::kPollingCaller;
     const detail::Ref<Link> link = sent_by_other ? detail::Ref<Link>() : link_to_flush();
     lock.unlock();
@@ -94,9 +94,9 @@ bool Peer::receive_for(Call& call, base::Time limit) {
   }
 }
 
-// Another thread receives, and the reply may be near: this one leaves the CPU to it, but is there
-// when the reply is or when nobody receives any more. To sleep and be woken would cost more.
-// False: it is time to sleep.
+// Another thread receives, and the reply may be near: this thread yields the CPU, but is awake when
+// the reply comes or when nobody receives any more. To sleep and be woken would cost more. False:
+// the time for that is over.
 bool Peer::linger(Call& call, base::Spinner& spinner) {
   lingering_.fetch_add(1, std::memory_order_relaxed);
   bool time_left;
@@ -107,7 +107,7 @@ bool Peer::linger(Call& call, base::Spinner& spinner) {
   return time_left;
 }
 
-// Those who linger, this thread and the peer want more CPUs than there are.
+// The callers that linger, this thread and the peer want more CPUs than there are.
 bool Peer::is_crowded() const {
   return lingering_.load(std::memory_order_relaxed) + 2 > runtime_->cpus;
 }
@@ -127,14 +127,14 @@ void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
   lock.lock();
 }
 
-// What others have left to the one that receives. Whoever makes it too much for that, or else the
-// loop, writes it.
+// Writes the frames that other callers have left to the caller that receives. If they are too many,
+// the caller that queued the last of them writes all, or the loop does.
 void Peer::send_for_others(const detail::Ref<Link>& link) {
   if (!link->has_deferred()) return;
   if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link, kEnoughToSend);
 }
 
-// Of the caller that receives. While it sleeps nothing is left to it.
+// Called by the caller that receives. While it sleeps, other callers leave no frames to it.
 void Peer::set_polling(const detail::Ref<Link>& link, bool polling) {
   {
     Lock lock(mutex_);
@@ -144,8 +144,8 @@ void Peer::set_polling(const detail::Ref<Link>& link, bool polling) {
   if (!polling) send_for_others(link);
 }
 
-// Under the lock: because somebody wants replies. What the loop leaves unsent while it receives, it
-// sends itself.
+// Under the lock: the link, if deferred frames must be sent now because somebody wants replies.
+// Frames that were deferred while the loop receives are sent by the loop.
 detail::Ref<Link> Peer::link_to_flush() const {
   return link_ && link_->has_deferred() && !loop_receiving_ ? link_ : detail::Ref<Link>();
 }
@@ -158,8 +158,8 @@ void Peer::enter_line(Call& call) {
   Access::mark_sleeper(call);
 }
 
-// Whoever is woken by its reply has been taken out of the line by the thread that received it, and
-// does not contend with it for the lock.
+// A caller that is woken by its reply was taken out of the line by the thread that received it, so
+// the two do not contend for the lock.
 void Peer::leave_line(Call& call) {
   if (Access::in_line(call).load(std::memory_order_acquire) == 0) return;
   Lock lock(mutex_);
@@ -366,8 +366,8 @@ void Peer::let_loop_receive() {
   update_interest();
 }
 
-// Not called when a caller takes over from the loop: the loop finds out at the next event, once,
-// which costs the caller nothing.
+// Not called when a caller takes over from the loop: the loop notices at its next event, which
+// costs the caller nothing.
 void Peer::update_interest() {
   uint32_t wanted = Poller::kNothing;
   if (receiver() == Receiver::kLoop) wanted |= Poller::kReadable;
@@ -377,7 +377,7 @@ void Peer::update_interest() {
   }
 }
 
-// Of a call that has been started: nobody makes it anew.
+// The call has been started: it is not made anew.
 void Peer::need_receiver(Call& call) {
   Lock lock(mutex_);
   if (!calls_.contains(Access::id(call))) return;  // its reply is being handed out

@@ -48,13 +48,13 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
   }
 
   if (send(call, function, arguments, limits)) return;
-  // The connection turned out to be broken before a byte of the call had left: it is made anew, on
-  // a new connection, once.
+  // The connection broke before the call's frame had left completely, so the callee cannot have run
+  // it: this thread sends it once more, on a new connection.
   Access::never_anew(call);
   send(call, function, arguments, limits);
 }
 
-// False: nothing was sent and nothing settled, because of a connection that had broken before.
+// False: the connection broke before the whole frame had left; the call is not settled.
 bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                 const CallLimits& limits) {
   Lock lock(mutex_);
@@ -64,7 +64,7 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
     fail(call, *closed_because_);
     return true;
   }
-  // What keeps leases alive and finds out who is gone does not queue behind users' calls.
+  // Weft's own calls do not wait for room: leases and liveness must not depend on users' calls.
   if (!is_reserved(function) && !has_room(limits, Access::bytes(call)) &&
       !wait_for_room(lock, limits, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
@@ -73,7 +73,7 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
     return true;
   }
   try {
-    // With nothing unanswered, what the loop receives is hardly a reply: more likely the end.
+    // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
     const bool doubtful =
         Access::started(call) - last_received_ > kQuietLink || (loop_receiving_ && calls_.empty());
     if (state_ == State::kConnected && doubtful) notice_dead_link(lock);
@@ -116,8 +116,8 @@ void Peer::wait_for_other_writer(Call& call, const Link& link) {
   }
 }
 
-// The link broke while the call was being sent. Only its maker knows what became of it, and only
-// once nobody writes any more.
+// The link broke while the call was being sent. Whether the whole frame left is known once no
+// thread writes any more.
 bool Peer::settle_if_sent(Call& call, const Link& link) {
   while (link.is_offering()) sched_yield();
   if (!was_sent(call, &link)) return false;
@@ -129,10 +129,10 @@ bool Peer::settle_if_sent(Call& call, const Link& link) {
 }
 
 bool Peer::should_defer(const CallLimits& limits) const {
-  // Whoever hands out replies sends what their callers have to say next, together.
+  // The loop is handing out replies; it sends the next calls of the answered callers together.
   if (loop_receiving_) return true;
   if (link_->unsent_bytes() >= kEnoughToSend || link_->blocked()) return false;
-  // With a CPU for everybody each does better to send for itself.
+  // While there are CPUs enough, each caller had better send for itself.
   if (receiver() == Receiver::kPollingCaller && is_crowded()) return true;
   return !limits.caller_waits && calls_.size() >= kSentAtOnce;
 }
@@ -168,8 +168,8 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
       link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments, lane);
 }
 
-// Calls that were given up leave the window, but what of them is unsent stays in memory until it is
-// sent or the link breaks: it counts as well.
+// Calls that were given up leave the window, but their unsent bytes stay in memory until they are
+// sent or the link breaks, so unsent bytes count as well.
 bool Peer::has_room(const CallLimits& limits, size_t bytes) const {
   if (!window_.has_room(limits.depth, bytes)) return false;
   const size_t unsent = link_ ? link_->unsent_bytes() : 0;

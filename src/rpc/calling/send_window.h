@@ -1,7 +1,7 @@
 // How much may be unanswered at one peer before further callers wait. A deterministic core.
 //
-// Calls are counted per depth of nesting: a call waits only for calls deeper than itself, so one
-// made inside a handler never waits for room that its own caller holds.
+// Each nesting depth has a window of its own. A call waits only for calls of its own depth, and
+// those depend only on deeper calls, so a call never waits for room that its own caller holds.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -35,7 +35,8 @@ class Liveness {
   /// kPeerLost with the reason, if the member is known to be gone.
   std::optional<Error> why_gone(int rank) const;
 
-  /// Whether `error`, with which a call to a member failed, leaves open whether the member lives.
+  /// True for errors of the connection (kUnavailable, kOutcomeUnknown, kPeerLost,
+  /// kUnauthenticated): a call that failed with one does not tell whether the member still lives.
   static bool leaves_open_whether_alive(const Error& error);
 
   /// Calls `then` with nothing when the member has been heard of, with kPeerLost when it is known

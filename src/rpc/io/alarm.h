@@ -1,4 +1,4 @@
-// Wakes a part of an agent at a time it sets: the one timer of all layers above peers.
+// A timer of the I/O loop.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace weft::rpc {
 
-/// Calls `ring` once for each set(), on a thread that may block. A set() before the alarm rings
-/// replaces the earlier one.
+/// Calls `ring` at the time that was set last, on a thread that may block. One set() causes at most
+/// one ring.
 class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> {
  public:
   static std::shared_ptr<Alarm> make(IoLoop& io, std::function<void()> ring) {
@@ -23,18 +23,18 @@ class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> 
   Alarm(IoLoop& io, std::function<void()> ring) : io_(io), ring_(std::move(ring)) {}
 
   void set(base::Time due) { io_.set_due(*this, due); }
-  /// Sets it unless it is due by then anyway.
+  /// Sets the alarm unless it rings by `due` anyway.
   void set_by(base::Time due) {
     if (this->due() > due) set(due);
   }
-  /// The loop forgets it; it may be ringing meanwhile.
+  /// The loop forgets the alarm, which may be ringing meanwhile.
   void remove() {
     set(base::Time::max());
     io_.remove(token_);
   }
 
   void on_event(bool, bool) override {}
-  // The loop has cleared the due time. To clear it here again could erase another thread's set().
+  // The loop has cleared the due time. Clearing it here again could erase another thread's set().
   void on_time(base::Time) override {
     io_.post_task([self = shared_from_this()] { self->ring_(); });
   }

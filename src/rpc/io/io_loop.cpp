@@ -143,7 +143,7 @@ bool IoLoop::run_continuations() {
       next->next = nullptr;
     }
     crew_->enter_user_code();
-    leading = nullptr;  // user code may lose the lead; what it posts must wake whoever has it
+    leading = nullptr;  // user code may lose the lead; its posts must wake the leader
     detail::run_continuations(next);
     unfinished_.fetch_sub(1, std::memory_order_acq_rel);
     if (!crew_->leave_user_code()) return false;

@@ -1,7 +1,7 @@
-// The loop that never waits behind a handler: connecting, replies nobody is receiving himself,
-// timers, and the continuations of futures.
+// The agent's I/O loop: connects and accepts, receives replies that no waiting caller receives,
+// runs timers and the continuations of futures. It never waits behind user code.
 //
-// Led by a crew of its own, so that a continuation that blocks holds up nothing.
+// A crew of its own leads the loop, so that a continuation that blocks holds up nothing.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -67,7 +67,7 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   /// Continuations that are posted and have not returned.
   size_t unfinished() const { return unfinished_.load(std::memory_order_acquire); }
 
-  /// After the crew stopped: runs what was posted, and from now on at once what still is.
+  /// After the crew stopped: runs the posted continuations; from now on post() runs them at once.
   void finish();
 
   void lead() override;

@@ -73,7 +73,7 @@ Link::State Link::flush(size_t too_much) {
   return state;
 }
 
-// Under the lock: what is queued becomes the writing thread's. False: there is nothing to write.
+// Under the lock: queued frames become the writing thread's. False: there is nothing to write.
 bool Link::take_queued(size_t too_much) {
   if (urgent_.writing.empty() && !urgent_.queued.empty()) {
     std::swap(urgent_.writing, urgent_.queued);
@@ -105,7 +105,8 @@ Link::State Link::write_out(std::unique_lock<std::mutex>& lock) {
   return state;
 }
 
-// The writing thread's. Null: nothing, or urgent frames are to be taken first.
+// For the writing thread: the lane to write from. Null: there is nothing to write, or urgent frames
+// are to be taken first.
 Link::LaneState* Link::next_to_write() {
   const bool at_cut = normal_.writing.at_cut();
   if (!urgent_.writing.empty() && at_cut) return &urgent_;

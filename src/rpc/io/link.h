@@ -2,7 +2,7 @@
 // writes, and a decoder that one thread at a time reads.
 //
 // There are two lanes. Large frames are written in pieces, and frames of the urgent lane go between
-// them: what keeps leases and heartbeats alive never waits for bulk. Frames of one lane keep their
+// the pieces: renewals of leases and pings never wait for bulk. Frames of one lane keep their
 // order; a frame of the urgent lane may overtake those of the normal one.
 // SPDX-License-Identifier: BSD-3-Clause
 
@@ -34,8 +34,8 @@ class Link : public detail::RefCounted {
   Link(std::unique_ptr<transport::Connection> connection, std::shared_ptr<wire::ReceivePool> pool)
       : connection_(std::move(connection)), decoder_(std::move(pool)) {}
 
-  /// What both ends can do; nothing before their hellos. Set before open(), or before a link that
-  /// was accepted is handed to whoever serves it; constant from then on.
+  /// The features that both ends have; none before their hellos. Set before open(), or before an
+  /// accepted link is handed to the server; constant from then on.
   void set_features(wire::Features features) { features_.store(features); }
   wire::Features features() const { return features_.load(std::memory_order_relaxed); }
 
@@ -47,7 +47,7 @@ class Link : public detail::RefCounted {
   Lane lane_for_urgent() const {
     return unsent_bytes() < kMuchUnsent ? Lane::kNormal : Lane::kUrgent;
   }
-  /// Of Weft's own messages, those up to this size are urgent.
+  /// Weft's own messages up to this size are urgent.
   static constexpr size_t kMostUrgentBytes = 16 * 1024;
   using Position = detail::FramePosition;
   /// Queues a frame. flush() sends it.
@@ -62,9 +62,9 @@ class Link : public detail::RefCounted {
   void queue_first(const wire::FrameHeader& header, const Encoder& value);
   void open();
 
-  /// Writes what is queued, also what others queue meanwhile. Returns at once if another thread
-  /// writes: that one goes on. Leaves what others queue meanwhile if it is `too_much` bytes or
-  /// more. kBlocked: call again when the descriptor is writable.
+  /// Writes the queued frames, also those that other threads queue meanwhile. Returns at once if
+  /// another thread writes: that thread writes all. Leaves frames of the normal lane queued if they
+  /// are `too_much` bytes or more. kBlocked: call again when the descriptor is writable.
   State flush(size_t too_much = SIZE_MAX);
   /// Marks that a queued frame was not written on purpose; the next thread that calls flush() on
   /// this link writes it.
@@ -79,7 +79,8 @@ class Link : public detail::RefCounted {
   bool has_sent(const Position& end) const {
     return (end.urgent ? urgent_ : normal_).sent() >= end.byte;
   }
-  /// Whether it may have: some of it has, or a thread is handing it to the system.
+  /// Whether the whole frame may have left: it has, or a thread is handing it to the system right
+  /// now. False for a frame of which only a part has left.
   bool may_have_sent(const Position& end) const {
     return (end.urgent ? urgent_ : normal_).offered() >= end.byte;
   }
@@ -98,7 +99,7 @@ class Link : public detail::RefCounted {
   wire::FrameDecoder& decoder() { return decoder_; }
   bool within_frame() const { return !decoder_.at_frame_boundary(); }
   uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
-  /// For whoever receives to poll with.
+  /// For the thread that receives to poll with.
   base::Spinner& spinner() { return spinner_; }
 
   bool broken() const;
@@ -144,7 +145,8 @@ class Link : public detail::RefCounted {
   bool writing_ = false;
   std::string why_broken_;
   std::atomic<bool> blocked_{false};
-  std::atomic<bool> deferred_{false};  // set and cleared beside sections of the mutex: no order
+  // Set after queue() has released the mutex, cleared while flush() has it: needs no order.
+  std::atomic<bool> deferred_{false};
   std::atomic<size_t> queued_bytes_{0};
 
   base::Spinner spinner_;

@@ -147,7 +147,8 @@ void Server::close_all() {
 // --- leading ---------------------------------------------------------------------------------
 
 void Server::lead() {
-  // Somebody else's function took the lead away from him: first his unsent replies, then his rest.
+  // The previous leader lost the lead while it served a batch: this thread first sends that batch's
+  // queued replies, then serves its remaining frames.
   if (current_) {
     current_->flush();
     if (!serve_frames(*current_)) return;

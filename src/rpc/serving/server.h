@@ -42,8 +42,12 @@ class Server final : public base::CrewLoop {
   Runtime& runtime() const { return *runtime_; }
   AgentCore& agent() const { return agent_; }
 
-  /// A connection whose hello was accepted. Any thread. False if it cannot be watched.
-  enum class Adoption { kServed, kClosed, kOutOfDescriptors };
+  enum class Adoption {
+    kServed,
+    kClosed,            // the server has shut down
+    kOutOfDescriptors,  // the poller cannot watch the connection
+  };
+  /// Takes over a connection whose hello was accepted. Any thread.
   Adoption adopt(detail::Ref<Link> link, const WorkerInfo& caller);
 
   /// Sends what is queued and says that no more follows; waits at most `patience`.

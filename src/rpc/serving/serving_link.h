@@ -22,10 +22,10 @@ namespace weft::rpc {
 class IncomingCall;
 class Server;
 
-/// Why a function number of this connection cannot be called; kNone if it can.
+/// The meaning of a function number of this connection.
 struct ResolvedFunction {
-  const detail::FunctionEntry* entry = nullptr;
-  ErrorCode error{};
+  const detail::FunctionEntry* entry = nullptr;  // null: the function cannot be called
+  ErrorCode error{};                             // then why not
   std::string why;
 };
 
