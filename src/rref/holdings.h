@@ -66,8 +66,11 @@ class Holdings {
                 base::Time now, Changes& changes);
   void on_owner_lost(Worker owner, Changes& changes);
 
-  enum class Say { kEverything, kWhatSomebodyWaitsFor };
-  /// Owners to whom something is to be said now. For releases and acceptances nobody waits.
+  enum class Say {
+    kEverything,
+    kWhatSomebodyWaitsFor,  // registrations and renewals; releases and acceptances may wait
+  };
+  /// The owners to which a message can be sent now that has something of `what`.
   std::vector<Worker> owners_to_tell(base::Time now, Say what = Say::kEverything) const;
   /// Whether something could be said that has not been.
   bool has_unsaid() const;

@@ -28,20 +28,22 @@ class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
  public:
   OwnedObjects(std::shared_ptr<rpc::Runtime> runtime, std::weak_ptr<Keeper> keeper);
 
-  /// A new object. Others can ask for it once it is shared, or if they were told of it before:
-  /// `may_be_awaited`.
+  /// Makes an object of this worker's own, without a value. `may_be_awaited`: enters it into the
+  /// table at once, because its id is sent in a call (remote() to oneself) before it has a value;
+  /// else share() enters it.
   Ref<RRefObject> make(bool may_be_awaited);
   void share(RRefObject& object);
   /// Throws kRRefLost if there is no such object.
   Ref<RRefObject> find(const RRefId& id);
-  /// The same of an object whose creation may still be on its way.
+  /// Like find(), for an object whose creation may not have arrived: it is then awaited.
   Ref<RRefObject> find_or_await(const RRefId& id);
-  /// `from` asks this worker to make it. Throws if it comes too late, or is not for `from` to ask.
+  /// `from` asks this worker to make the object. Throws if that comes too late, or if `from` is not
+  /// the creator that the id names.
   Ref<RRefObject> begin_creation(const RRefId& id, const WorkerInfo& from,
                                  const detail::RRefType& type);
   void on_object_gone(const RRefId& id, const RRefObject* object);
 
-  /// What a holder says. Throws kBadMessage for what is not for it to say.
+  /// Applies a message of a session. Throws kBadMessage for steps that `from` has no right to.
   SessionReply on_message(const WorkerInfo& from, const SessionMessage& message);
   /// A reply to `receiver` refers to these: they are held for it until it has registered.
   void keep_for_receiver(const WorkerInfo& receiver,
@@ -56,7 +58,7 @@ class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
   uint64_t messages() const;  // that changed something
 
  private:
-  // What must be destroyed or settled once the lock is released.
+  // Objects to be destroyed or settled once the lock is released.
   struct Aftermath {
     std::vector<Ref<detail::RefCounted>> dropped;
     std::vector<Ref<RRefObject>> never_created;
@@ -71,12 +73,12 @@ class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
   static void finish(Aftermath& aftermath);
   void on_time();
   void set_alarm();
-  /// Sets it unless it is due by then anyway; it finds out itself what is due.
+  /// Sets the alarm unless it rings by `due` anyway; on_time() finds out what is due.
   void set_alarm_by(base::Time due);
   rpc::Alarm& alarm() WEFT_REQUIRES(mutex_);
 
   const std::shared_ptr<rpc::Runtime> runtime_;
-  const std::weak_ptr<Keeper> keeper_;  // whom objects tell of their end
+  const std::weak_ptr<Keeper> keeper_;  // objects tell it of their end
   const base::Duration lease_;
 
   mutable base::Mutex mutex_;

@@ -30,7 +30,7 @@ class OwnerLedger {
   explicit OwnerLedger(base::Duration lease, LedgerFaults faults = {})
       : lease_(lease), faults_(faults) {}
 
-  /// What the shell has to do after an event.
+  /// The work that an event leaves to the shell.
   struct Changes {
     std::vector<RRefId> unheld;         // no other worker holds them any more
     std::vector<RRefId> never_created;  // waited for, and will not come
@@ -41,7 +41,8 @@ class OwnerLedger {
   /// The object can be reached from this worker's own code.
   void begin_local(const RRefId& id) { objects_[id].local = true; }
   void end_local(const RRefId& id);
-  /// The same of an object whose creation may still be on its way. False: it is not.
+  /// Like begin_local(), for an object whose creation may not have arrived: it is then awaited.
+  /// False: the creator has given the object up, so it will not come.
   bool await_local(const RRefId& id, base::Time now);
 
   /// A creation arrived from its creator. False: it comes too late or twice, and must not run.
@@ -95,8 +96,8 @@ class OwnerLedger {
   LedgerFaults faults_;
   std::unordered_map<RRefId, Object, detail::RRefIdHash> objects_;
   std::unordered_map<Worker, Session> sessions_;
-  // Registered and not created yet. Until the creator is heard of in the epoch of the id there is
-  // no lease of its own, so they have one each.
+  // Objects that were registered before their creation arrived. Until the creator has said
+  // something in the epoch of the id there is no lease of the creator's, so each has its own.
   std::map<RRefId, base::Time> awaited_;
 };
 

@@ -28,9 +28,9 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
 
   /// A reference to an object that is to be created on the worker of this rank; counts as a hold.
   RRefId create(int owner);
-  /// That call is under way.
+  /// Remembers the call that creates the object.
   void on_creation_asked(const RRefId& id, const Future<void>& creation);
-  /// The outcome of a creation is wanted only now and then; until then nobody is woken for it.
+  /// From now on the outcome of the creation is acted on; until then nobody listens for it.
   void watch_creation(const RRefId& id, const Future<void>& creation);
 
   struct Arrival {
@@ -39,11 +39,11 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
   };
   /// A reference came with a message; counts as a hold. Throws kShuttingDown.
   Arrival arrive(const RRefId& id, bool may_precede_creation);
-  /// Somebody waits for a confirmation.
+  /// Sends the queued messages as soon as the I/O crew can: somebody waits for an answer.
   void talk_soon();
-  /// Tells `sender` that it need not hold for us what came in its reply.
+  /// Tells `sender` that it need not hold for us the object that its reply referred to.
   void accept(Worker sender, const RRefId& id);
-  /// One hold is gone; `creation`: of the call that was to make the object, if this worker asked.
+  /// Ends one hold. `creation`: the call that was to make the object, if this worker made it.
   void drop(const RRefId& id, const std::optional<Future<void>>& creation);
   bool is_held(const RRefId& id) const;
 
@@ -57,7 +57,7 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
   size_t unconfirmed() const;
 
  private:
-  // What must be settled once the lock is released.
+  // Promises to be settled once the lock is released.
   struct Aftermath {
     std::vector<Promise<void>> confirmed;
     std::vector<std::pair<Promise<void>, std::string>> lost;

@@ -1,5 +1,5 @@
-// What this worker holds for the receivers of its replies, until they have registered or a lease
-// has passed. A deterministic core.
+// Handles that this worker holds for the receivers of its replies, until they have accepted the
+// references or a lease has passed. A deterministic core.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -24,7 +24,7 @@ class ReplyHolds {
     next_ = std::min(next_, until);
   }
 
-  /// The receiver registered or accepted it. Handles are let go of by whoever gets them.
+  /// The receiver has accepted the reference. The caller frees the handles in `let_go`.
   void end_one(Worker receiver, const RRefId& id, std::vector<Handle>& let_go) {
     auto found = holds_.find({receiver, id});
     if (found == holds_.end()) return;
@@ -46,7 +46,8 @@ class ReplyHolds {
       at = at->second.empty() ? holds_.erase(at) : std::next(at);
     }
   }
-  /// Nothing expires before; perhaps nothing then, either.
+  /// A lower bound: no hold expires before this time. It may be too early, because a hold that was
+  /// ended does not move it.
   base::Time next() const { return next_; }
 
   void end_all(std::vector<Handle>& let_go) {

@@ -1,4 +1,4 @@
-// What a worker that holds references tells an owner: one numbered message after the other, each
+// The messages of a session: one worker tells another about references, in numbered messages, each
 // repeated until it is answered.
 // SPDX-License-Identifier: BSD-3-Clause
 
@@ -20,7 +20,8 @@ struct Step {
     kRegister,       // count me among the holders
     kRegisterEarly,  // the same, of an object whose creation may still be on its way
     kRelease,        // I hold it no more; if I was to create it, I will not
-    kAccept,         // I registered what your reply referred to: you need not hold it for me
+    kAccept,         // my registration of what your reply referred to was granted or refused: stop
+                     // holding it for me
   };
   Kind kind = Kind::kRegister;
   RRefId id;
@@ -37,7 +38,8 @@ struct SessionMessage {
 struct SessionReply {
   enum class Status : uint8_t {
     kApplied,
-    kOver,  // the lease ran out, or a later epoch began: nothing is held any more
+    kOver,  // the session has ended: its lease ran out, a later epoch began, or a message is
+            // missing; the sender holds nothing of this owner any more
   };
   Status status = Status::kApplied;
   std::vector<uint8_t> granted;  // one per registration, in order: whether the object exists
