@@ -1,5 +1,5 @@
-// What one worker has of one context: the record of what it sent, the gradients it got, and its
-// part in the passes.
+// One worker's part of one context: the messages it sent, the gradients it got, and its share of
+// the passes.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -50,7 +50,7 @@ class ContextState final : public rpc::Companion {
   const Tape& tape() const { return tape_; }
   Participants& participants() { return participants_; }
   ContextGradients& gradients() { return gradients_; }
-  /// What the gradients of some leaves of this worker go through in every pass from now on.
+  /// The stages that gradients of this worker's leaves go through in every pass.
   LeafStages& stages() { return stages_; }
   PassRunner& runner() { return runner_; }
   /// The creator's.
@@ -73,7 +73,7 @@ class ContextState final : public rpc::Companion {
   std::optional<Error> aborted() const;
   /// Throws kContextAborted if it was.
   void check() const;
-  /// True once: others are to be told that it was aborted.
+  /// True for the first caller only, which then tells the other workers of the abort.
   bool claim_telling() { return !told_others_.exchange(true); }
 
   /// Passes of one context come one after the other.
@@ -95,7 +95,7 @@ class ContextState final : public rpc::Companion {
   uint64_t record(int to, const Encoder& message);
   Future<RunReport> send_order(int rank, const RunOrder& order);
   bool is_good() const;
-  /// Whether an order was answered with it.
+  /// Ends the context here. True: a run order was pending and has been answered with `cause`.
   bool end(Status how, const std::string& cause);
   Error why_not() const WEFT_REQUIRES(mutex_);
 

@@ -1,8 +1,8 @@
 // All contexts that an agent has a part in, its own and those of others.
 //
-// The creator of a context tells those it knows to take part when it ends. Whoever has a part asks
-// the creator now and then whether it still exists: that ends it where the telling went astray,
-// came before a late call, or the creator is gone.
+// When a context ends, its creator tells the workers that it knows to take part. Every worker with
+// a part also asks the creator now and then whether the context still exists: that ends the part
+// where the telling went astray or came before a late call, and where the creator is gone.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -40,9 +40,11 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
   detail::Ref<ContextState> find(int64_t id);
   /// Null if this worker has no part in it; throws kContextAborted if it had and gave it up.
   detail::Ref<ContextState> find_part(int64_t id);
-  /// Throw kInvalidArgument if there is none, or `leader` did not make it; `join` takes part.
+  /// Throws kInvalidArgument if this worker has no part in it, kContextAborted if it gave it up.
   detail::Ref<ContextState> get(int64_t id);
+  /// Like get(); throws kInvalidArgument also if `leader` did not create the context.
   detail::Ref<ContextState> led_by(const WorkerInfo& leader, int64_t id);
+  /// Like led_by(), but makes a part if this worker has none.
   detail::Ref<ContextState> join(const WorkerInfo& leader, int64_t id);
 
   /// Of a context of this worker's: frees it here and tells the others to.

@@ -1,9 +1,10 @@
-// What one worker sends in a pass, and when it has nothing left to do in it. No threads, no
+// Decides what one worker sends when in a pass, and when its part is finished. No threads, no
 // messages.
 //
-// Gradients for the leader may wait for the report, if nothing else has to be done before it. Who
-// has not heard that its gradients arrived is not finished: if it were to die with them unsent,
-// nobody would know.
+// A worker keeps gradients for the leader back and sends them in its report, its answer to the run
+// order, unless slow work comes before it. A worker reports only when every gradient it sent has
+// been acknowledged: else it could die after its report with gradients unsent, and nobody would
+// notice.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -35,7 +36,7 @@ class Dispatch {
     over_ = false;
   }
 
-  /// What is to be sent now: this, or nothing, or all that is held.
+  /// Returns the gradients to be sent now: these, none, or all that are kept back.
   std::vector<Outgoing> send(Outgoing outgoing) {
     std::vector<Outgoing> now;
     if (outgoing.to == reports_to_) {
@@ -48,7 +49,8 @@ class Dispatch {
     }
     return now;
   }
-  /// There is more to do, or to wait for, than the leader should wait for them.
+  /// Returns the gradients kept back for the leader, to be sent now: this worker still has slow
+  /// work or waits for others, and the leader should not wait for that.
   std::vector<Outgoing> send_held() {
     for (const Outgoing& each : held_) ++undelivered_[each.to];
     held_tensors_ = 0;
@@ -64,7 +66,7 @@ class Dispatch {
   void on_finished(int rank) { undelivered_.erase(rank); }
   void on_ran() { ran_ = true; }
 
-  /// Once, when nothing is left to do: what goes with the report.
+  /// Once, when nothing is left to do: the gradients that go with the report.
   std::optional<std::vector<ReturnedGradients>> take_report() {
     if (over_ || !ran_ || !undelivered_.empty()) return std::nullopt;
     over_ = true;

@@ -1,4 +1,4 @@
-// What a layer above does with the gradients of some leaves before a pass gives them out.
+// Leaf stages: a layer above changes the gradients of some leaves before a pass gives them out.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -15,8 +15,8 @@
 
 namespace weft::autograd {
 
-/// Takes part in the passes of the contexts it was added to. All but on_done's argument are called
-/// by one thread at a time.
+/// Takes part in the passes of the contexts it was added to. The methods are called by one thread
+/// at a time; any thread may call the `done` that on_all() is given.
 class LeafStage : public detail::RefCounted {
  public:
   using Gradients = std::vector<std::pair<at::Tensor, at::Tensor>>;  // leaf and gradient

@@ -1,4 +1,4 @@
-// What workers tell each other about a backward pass.
+// The messages of a backward pass. autograd/reserved_functions.h says which function takes which.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -21,21 +21,23 @@ struct PassId {
   uint64_t number = 0;
 };
 
-/// The leader asks: these messages of yours will get gradients; whose will get some then?
+/// The answer to sys.autograd.ask, which names messages of the callee that will get gradients: the
+/// further messages that get some then.
 struct PassAnswer {
   Reached reached;
   uint8_t code = 0;  // an ErrorCode; zero if nothing went wrong
   std::string failure = {};
 };
 
-/// A receiver of tensors returns their gradients to the worker that sent them.
+/// The gradients of the tensors of one message, on their way back to the worker that sent it.
 struct ReturnedGradients {
   PassId pass;
   uint64_t message = 0;
   std::vector<at::Tensor> gradients;
 };
 
-/// The leader says: now you know all of them.
+/// The leader orders a worker to run its part. The worker has been asked about all its messages
+/// that get gradients by then.
 struct RunOrder {
   PassId pass;
   bool retain_graph = false;
@@ -44,7 +46,8 @@ struct RunOrder {
   std::vector<ReturnedGradients> gradients;  // of the leader's, if it has some already
 };
 
-/// The answer, when there is nothing left to do. That something went wrong is the call's error.
+/// The answer to an order, when the worker has nothing left to do. A failure is the call's error
+/// instead.
 struct RunReport {
   std::vector<ReturnedGradients> gradients;
   bool has_sparse = false;  // some leaf of the worker has a sparse gradient in the context now

@@ -1,6 +1,6 @@
 // Weft's only view of torch's autograd graph: edges, nodes, and how one of them is run.
 //
-// Everything that depends on the insides of libtorch's engine is here and in torch_graph.cpp.
+// Only torch_graph.h, torch_graph.cpp and leaf_hook.cpp depend on the insides of libtorch's engine.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
