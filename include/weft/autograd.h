@@ -90,7 +90,7 @@ WEFT_API Gradients gradients(Agent& agent, int64_t context_id);
 /// The id of the context that is current on this thread.
 WEFT_API std::optional<int64_t> current_context_id();
 
-/// What this worker has of contexts, its own and those of others.
+/// Counts of this worker's parts in contexts, its own and those of others.
 struct Census {
   size_t contexts = 0;
   size_t messages = 0;   // recorded as sent from here

@@ -12,8 +12,8 @@ namespace weft {
 /// when the peer is given up, or when this agent stops.
 using Timeout = std::chrono::nanoseconds;
 
-/// What a call is given besides its arguments; what is not said here is as the agent's Options say.
-/// Short forms fill it: `rpc_sync<f>({"worker1", 50ms}, x)` is
+/// Options of one call; an option that is not set is taken from the agent's Options. There are
+/// short forms: `rpc_sync<f>({"worker1", 50ms}, x)` is
 /// `rpc_sync<f>({"worker1", {.timeout = 50ms}}, x)`.
 struct CallOptions {
   std::optional<Timeout> timeout = std::nullopt;

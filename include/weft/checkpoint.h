@@ -43,19 +43,20 @@ struct Loaded {
 
 class Plan;
 
-/// A directory of numbered checkpoints, and what belongs into them. Every worker writes its own
-/// part to this path, on its own file system or a shared one. A checkpoint counts from the moment
-/// its manifest, written last by this worker, is in place: whoever dies before leaves the previous
-/// one as it was. Besides what is added, the state of each worker's CPU random generator is kept,
-/// so that a run continues as if it had not stopped. One worker saves to a directory at a time.
+/// A directory of numbered checkpoints, and the modules and optimizers that belong into them. Every
+/// worker writes its own part to this path, on its own file system or a shared one. A checkpoint
+/// counts from the moment its manifest, written last by this worker, is in place: if a worker dies
+/// before, the previous checkpoint is as it was. A checkpoint also has the state of each worker's
+/// CPU random generator, so that a run continues as if it had not stopped. One worker saves to a
+/// directory at a time.
 class WEFT_API Checkpoint {
  public:
   explicit Checkpoint(std::string directory, const Options& options = {});
   Checkpoint(Agent& agent, std::string directory, const Options& options = {});
   ~Checkpoint();
 
-  /// Names are the user's, and unique. What is added must outlive this object; throws
-  /// kInvalidArgument for a name that is taken.
+  /// The user chooses names, each once. A module or optimizer that is added must outlive this
+  /// object. Throws kInvalidArgument for a name that is taken.
   void add(const std::string& name, const nn::AnyRemoteModule& module);
   void add(const std::string& name, std::shared_ptr<torch::nn::Module> module);
   template <typename Contained>
@@ -73,9 +74,9 @@ class WEFT_API Checkpoint {
   /// once, and checked, by all workers, before anything is changed. Throws kStorageFailed if one is
   /// missing or damaged, kInvalidArgument if it is of another model, or what a call fails with.
   std::optional<Loaded> load();
-  /// That one. Throws kInvalidArgument if there is none of this number.
+  /// Loads the checkpoint of this number. Throws kInvalidArgument if there is none.
   Loaded load(uint64_t number);
-  /// Of all complete checkpoints, ascending; load() takes the last one.
+  /// The numbers of all complete checkpoints, ascending; load() takes the last one.
   std::vector<uint64_t> numbers() const;
 
  private:

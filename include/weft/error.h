@@ -1,4 +1,4 @@
-// What can go wrong with a call, named by what the caller may do next.
+// The errors of a call, named by what the caller may do next.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

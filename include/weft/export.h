@@ -1,4 +1,4 @@
-// What libweft.so exports: everything else in it is hidden, and free to change.
+// Marks the names that libweft.so exports; all others are hidden, and free to change.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

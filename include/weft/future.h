@@ -100,7 +100,7 @@ class Future {
   auto then(F f) const
       -> Future<typename detail::Unwrapped<typename detail::ContinuationResult<F, T>::type>::type>;
 
-  /// Runs f(*this) once there is an outcome, whichever it is. What f throws is logged.
+  /// Runs f(*this) once there is an outcome, value or error. An exception of f is logged.
   template <typename F>
   void on_ready(F f) const {
     state().attach([self = *this, f = std::move(f)]() mutable {

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-/// What one worker does; its result is the worker's exit status.
+/// The function that each worker runs; its result is the worker's exit status.
 using WorkerMain = std::function<int(int rank, int world_size)>;
 
 /// Runs `run_worker` in `workers` processes on this machine and returns the exit status for main():

@@ -46,9 +46,9 @@ class WEFT_API Placement {
 using ModuleState = std::map<std::string, at::Tensor>;
 using NamedTensors = std::vector<std::pair<std::string, RRef<at::Tensor>>>;
 
-/// What a RemoteModule is whatever its class. All are answered by the worker that has the module,
-/// and wait for that. They are not ordered with calls of the module's own methods, even if its
-/// class is serialized; with steps of optimizers they are.
+/// The part of a RemoteModule that does not depend on its class. The worker that has the module
+/// answers all methods, which wait for that. They are not ordered with calls of the module's own
+/// methods, even if its class is serialized; with steps of optimizers they are.
 class WEFT_API AnyRemoteModule {
  public:
   const WorkerInfo& owner() const { return hosted_.owner(); }
@@ -65,7 +65,7 @@ class WEFT_API AnyRemoteModule {
   bool is_training() const;
   /// "cpu", "cuda:0", ... References to its parameters stay valid.
   void to(const std::string& device);
-  /// Of `.grad`; the gradients of a context are not there.
+  /// Clears `.grad`; the gradients of a context are not there.
   void zero_grad();
 
   /// A copy of everything the module has learned.

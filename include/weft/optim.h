@@ -60,11 +60,12 @@ struct OptimizerState {
 
 class OptimizerDriver;
 
-/// What a DistributedOptimizer is whatever its class. Every owner has an optimizer of that class
-/// for its parameters; steps on one worker, of whichever trainer, come one after the other.
+/// The part of a DistributedOptimizer that does not depend on its class. Every owner has an
+/// optimizer of that class for its parameters; steps on one worker, of all trainers, run one after
+/// the other.
 class WEFT_API AnyDistributedOptimizer {
  public:
-  /// What was moved from can be assigned to or destroyed.
+  /// An optimizer that was moved from can be assigned to or destroyed.
   AnyDistributedOptimizer(AnyDistributedOptimizer&&) noexcept;
   AnyDistributedOptimizer& operator=(AnyDistributedOptimizer&&) noexcept;
   ~AnyDistributedOptimizer();
@@ -72,13 +73,13 @@ class WEFT_API AnyDistributedOptimizer {
   /// Applies the gradients of `context` on all owners, at the same time; parameters without one are
   /// left alone. Each owner applies a step once, however often the network makes it be sent. Throws
   /// an error that names every owner that failed, and what was applied where. Called again with the
-  /// same context after it threw, it completes the step: whoever has applied it does not again.
+  /// same context after it threw, it completes the step: no owner applies it twice.
   /// Throws kInvalidArgument, before anything is sent, if there was no backward() in the context,
   /// if an option makes no sense, or if another step came after the one of this context that
   /// failed; and before anything is changed on any owner, if a gradient is sparse and the class or
   /// its options take none.
   void step(const autograd::Context& context, std::optional<Timeout> timeout = std::nullopt);
-  /// For functions that were called in somebody else's context.
+  /// The same for functions that were called in the context of another worker.
   void step(int64_t context_id, std::optional<Timeout> timeout = std::nullopt);
   /// What the last step did, by owner.
   std::vector<OwnerOutcome> last_step() const;
@@ -93,11 +94,12 @@ class WEFT_API AnyDistributedOptimizer {
   double lr(size_t group = 0) const;
   void set_lr(double lr);
   void set_lr(size_t group, double lr);
-  /// What a scheduler of libtorch's (weft/optim/schedulers.h has more) works on:
-  /// `torch::optim::StepLR schedule(optimizer, 30)`. It has options and no parameters.
+  /// For a scheduler of libtorch's (weft/optim/schedulers.h has more) to work on:
+  /// `torch::optim::StepLR schedule(optimizer, 30)`. Has options and no parameters.
   operator torch::optim::Optimizer&();
 
-  /// Beyond some 2,000 parameters on one worker it does not fit into a message; checkpoints do.
+  /// The state of more than some 2,000 parameters on one worker does not fit into a message; a
+  /// checkpoint takes it.
   OptimizerState state() const;
   /// All or nothing: throws kInvalidArgument, before anything is changed, for the state of an
   /// optimizer of another class, or with other groups or parameters.
@@ -152,7 +154,7 @@ class DistributedOptimizer : public AnyDistributedOptimizer {
       : AnyDistributedOptimizer(agent, detail::TypedKind<Opt>::get(),
                                 with_options(std::move(groups), defaults), defaults) {}
 
-  /// Of a group; the next step takes them along.
+  /// The options of a group; the next step takes them along.
   Options& options(size_t group = 0) { return dynamic_cast<Options&>(group_options(group)); }
 
  private:

@@ -39,7 +39,7 @@ struct Options {
   // An owner drops a holder of references from which no renewal or other message about references
   // has come for this long. A holder sends a renewal every third of it.
   Timeout rref_lease = std::chrono::seconds(10);
-  // Log at shutdown what references there still are, to and from whom.
+  // Log at shutdown which references there still are, by type and by worker.
   bool rref_leak_report = false;
 
   // Per peer: calls and bytes that may be unanswered before further callers wait.

@@ -40,14 +40,15 @@ struct GroupOptions {
 };
 
 /// A handle to a group; copies refer to the same one. Every member calls the same operations in the
-/// same order, from whichever thread; one that only sends little may be some thousand ahead. What
-/// the members find they disagree about, or a member that is lost, ends the operations of all of
-/// them with an error, and the group with it: later ones throw the same error at once, and a new
-/// group may be made of those who are left. After an error tensors may have any value.
+/// same order, from any thread. A member whose tensors are small does not wait for the others; it
+/// can be some thousand operations ahead of the slowest member. If the members call operations that
+/// do not match, or a member is lost, the operations of all members end with an error, and the
+/// group with them: later operations throw the same error at once. The members that are left may
+/// make a new group. After an error tensors may have any value.
 ///
-/// It uses the connections and the threads of the agent, so it needs no address of its own, and
-/// calls go on beside it. Tensors must not be changed while an operation on them is going on. Those
-/// on GPUs travel by NCCL, which has connections of its own, or else through the CPU.
+/// A group uses the connections and the threads of the agent, so it needs no address of its own,
+/// and calls go on beside it. Tensors must not be changed while an operation on them is going on.
+/// Tensors on GPUs travel by NCCL, which has connections of its own, or else through the CPU.
 class WEFT_API ProcessGroup {
  public:
   /// This worker's rank in the group: its place among the names it was made with.
@@ -63,7 +64,7 @@ class WEFT_API ProcessGroup {
   void broadcast(const at::Tensor& tensor, int root) const;
   Future<void> broadcast_async(const at::Tensor& tensor, int root) const;
 
-  /// What every member gave, by rank. Their shapes and types may differ.
+  /// The tensors of all members, by rank. Their shapes and types may differ.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor) const;
   Future<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor) const;
 

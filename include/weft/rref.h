@@ -65,7 +65,7 @@ class RRefTarget {
 
   const RRefId& id() const { return id_; }
   T& value() const { return *static_cast<T*>(use_->object().value()); }
-  /// Of a serialized object: the next call may run. The object stays in use.
+  /// Lets the next call of a serialized object run. The object stays in use.
   void end_turn() const { use_->end_turn(); }
 
  private:
@@ -316,8 +316,8 @@ class RRef {
   template <auto M, typename... Args>
   RRef<detail::Kept<typename detail::RemoteMethod<T, M>::Result>> remote(Args&&... args) const;
 
-  /// Of a scalar tensor: adds the gradients of everything it depends on to `context`, an
-  /// autograd::Context, as its backward() does for tensors of this worker's.
+  /// For a scalar tensor: adds the gradients of everything it depends on to `context`, an
+  /// autograd::Context, as Context::backward() does for tensors of this worker's.
   template <typename Context, typename... Options>
   void backward(Context& context, const Options&... options) const
       requires(std::is_same_v<T, at::Tensor>) {

@@ -1,4 +1,4 @@
-// Who refers to what: for people who look for what is never freed.
+// Counts of references, for people who look for objects that are never freed.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -14,7 +14,7 @@ namespace weft {
 
 class Agent;
 
-/// What one worker has of remote references.
+/// The objects that others refer to, and the references to others, of one worker.
 struct RRefCensus {
   struct Owned {
     std::string type;

@@ -1,4 +1,4 @@
-// Who a worker is.
+// The name and rank of a worker.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -1,5 +1,5 @@
-// What a piece of user code inherits from the call it runs for: carried by thread, captured by
-// continuations. The layers above subclass it; this one only carries it.
+// The state that a piece of user code inherits from the call it runs for. Threads carry it,
+// continuations capture it; layers above subclass it.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -15,7 +15,7 @@ class WEFT_API Ambient : public RefCounted {
 
   /// The call that user code runs for: this, or what this was made current within. Null if none.
   virtual Ambient* call() { return this; }
-  /// What accompanies the calls made here on behalf of a layer above; null if nothing does.
+  /// The companion (rpc/companion.h) of the calls made here; null if there is none.
   virtual RefCounted* companion() { return nullptr; }
 
   /// Makes `ambient` current on this thread until the scope ends.

@@ -18,8 +18,9 @@ class AgentCore;
 
 namespace weft::detail {
 
-/// What codecs that need more than bytes are given. Neither a function runs nor a future completes
-/// before everything its message waits for is there; nobody's thread waits meanwhile.
+/// A message that is being decoded, for codecs that need more than its bytes. The function starts,
+/// or the future completes, when everything that codecs asked to wait for is there; no thread waits
+/// meanwhile.
 class Arrival {
  public:
   enum class Kind { kCall, kReply };

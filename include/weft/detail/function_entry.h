@@ -145,7 +145,7 @@ void reply_when_ready(Invocation& call, const Future<R>& pending) {
   });
 }
 
-/// What the exported functions of one program have in common: decode, call, encode.
+/// The entry of F in the table of functions: decodes arguments, calls F, encodes the result.
 template <auto F, typename Name = OwnName<F>>
 class RemoteFunction {
  public:

@@ -20,7 +20,7 @@ namespace weft::detail {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-/// A continuation that became runnable; whoever settled the future runs or posts it.
+/// A continuation that became runnable; the thread that settled the future runs or posts it.
 struct Continuation {
   Task task;
   Ref<Ambient> ambient;

@@ -1,4 +1,4 @@
-// What all copies of a remote reference share on one worker.
+// The handle that all copies of a remote reference share on one worker.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -24,7 +24,7 @@ class Keeper;
 
 namespace weft::detail {
 
-/// What an object is, as its owner needs to know it.
+/// The properties of an object's type that its owner needs.
 struct RRefType {
   const std::type_info* info;
   bool serialized;
@@ -36,8 +36,8 @@ class WEFT_API RRefObject final : public RefCounted {
   RRefObject(std::weak_ptr<rref::Keeper> keeper, const RRefId& id);
 
   const RRefId& id() const { return id_; }
-  /// Whoever says it first, its creation or somebody who waits for it, decides. Throws
-  /// kInvalidArgument if it is of another type.
+  /// The first caller, its creation or a call that waits for the object, decides the type. Throws
+  /// kInvalidArgument if that was another type.
   void expect_type(const RRefType& type);
   std::string type_name() const;
 
@@ -49,7 +49,7 @@ class WEFT_API RRefObject final : public RefCounted {
   /// Throws the error of a failed creation. Requires settled().
   void* value() const;
 
-  /// Of a serialized object.
+  /// Used if the object is serialized.
   Turns& turns() { return turns_; }
 
  private:

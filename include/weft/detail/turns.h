@@ -1,4 +1,4 @@
-// Whose turn it is: one at a time, in the order in which they came, without a thread that waits.
+// Turns: calls get them one at a time, in the order in which they came; no thread waits for one.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

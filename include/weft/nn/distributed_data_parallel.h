@@ -51,7 +51,7 @@ class [[nodiscard]] WEFT_API NoSync {
   const std::shared_ptr<Reducer> reducer_;
 };
 
-/// What a DistributedDataParallel is whatever its class.
+/// The part of a DistributedDataParallel that does not depend on its class.
 class WEFT_API DataParallel : public torch::nn::Module {
  public:
   NoSync no_sync() { return NoSync(reducer_); }
@@ -64,7 +64,7 @@ class WEFT_API DataParallel : public torch::nn::Module {
   DataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroup group,
                const DataParallelOptions& options);
   ~DataParallel() override;
-  /// What comes before a forward.
+  /// To be called before every forward.
   void begin_forward();
 
  private:
@@ -110,7 +110,7 @@ class DistributedDataParallel : public DataParallel {
 };
 
 struct JoinOptions {
-  /// Whether gradients are averaged over those who still have batches, not over all members.
+  /// Whether gradients are averaged over the members that still have batches, not over all.
   bool average_over_active = false;
 };
 
