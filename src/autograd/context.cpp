@@ -11,7 +11,7 @@ ContextState* current_state() { return dynamic_cast<ContextState*>(rpc::Companio
 
 namespace {
 
-// What makes a context current: within the call that this thread serves, if it does.
+// The ambient of a thread on which a context is current; keeps the ambient of the call it serves.
 class ContextAmbient final : public detail::Ambient {
  public:
   explicit ContextAmbient(detail::Ref<ContextState> state)

@@ -79,7 +79,7 @@ class ContextGradients {
     const base::MutexLock lock(mutex_);
     closed_ = why;
   }
-  /// Of a closed one: what it had, for the caller to free.
+  /// After close(): the gradients, for the caller to free.
   Leaves take() {
     const base::MutexLock lock(mutex_);
     return std::exchange(leaves_, {});

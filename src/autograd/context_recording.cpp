@@ -1,4 +1,4 @@
-// What a context records of the calls made in it: rpc::Companion.
+// ContextState as rpc::Companion: records the calls made in the context and their replies.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>

@@ -67,7 +67,7 @@ class ContextState final : public rpc::Companion {
   void abort(const std::string& cause);
   /// Frees everything; calls still made in it are not recorded.
   void let_go();
-  /// Of a context that has ended.
+  /// To be called after the context has ended.
   void free_memory();
 
   std::optional<Error> aborted() const;

@@ -30,7 +30,7 @@ struct OnOnesOwn {
   detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
 };
 
-// A late call in a context that has ended: whoever made it learns that.
+// The companion of a late call in a context that has ended: tells its caller so.
 class Ended final : public rpc::Companion {
  public:
   detail::Ref<rpc::Companion> on_call(rpc::AgentCore&, const WorkerInfo&, const Encoder&,
@@ -50,7 +50,7 @@ void tell(rpc::AgentCore& agent, int rank, const Args&... args) {
   try {
     rpc::own_call<F>(agent, rank, kTellTimeout, args...);
   } catch (const Error&) {
-    // Those who are not told ask.
+    // A worker that is not told asks.
   }
 }
 
@@ -87,7 +87,7 @@ Contexts& Contexts::of(rpc::AgentCore& agent) {
 detail::Ref<ContextState> Contexts::create() {
   const base::MutexLock lock(mutex_);
   if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
-  // Of the process: a tensor may outlive an agent, and there may be several.
+  // Counted for the whole process: a tensor may outlive an agent, and there may be several agents.
   static std::atomic<uint64_t> last{0};
   const int64_t id = ContextState::make_id(runtime_->self().info.id, ++last);
   auto state = detail::make_ref<ContextState>(*agent_address_, id);
@@ -165,7 +165,7 @@ void Contexts::refuse_given_up(int64_t id) const {
                           id, runtime_->name()));
 }
 
-// Its creator is gone. If it only seemed so, nothing may go on as if nothing had happened.
+// The creator is gone. If it only seemed so, the context must not go on as if nothing had happened.
 void Contexts::give_up(int64_t id, const std::string& cause) {
   detail::Ref<ContextState> state;
   {
@@ -340,7 +340,7 @@ void Contexts::watch() {
   if (!creators.empty()) watch_before_long();
 }
 
-// No timeout: a creator that does not live is noticed.
+// No timeout: Liveness notices a creator that is gone.
 void Contexts::ask_creator(int rank, std::vector<int64_t> ids) {
   auto agent = agent_.lock();
   if (!agent) return;

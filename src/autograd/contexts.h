@@ -47,10 +47,10 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
   /// Like led_by(), but makes a part if this worker has none.
   detail::Ref<ContextState> join(const WorkerInfo& leader, int64_t id);
 
-  /// Of a context of this worker's: frees it here and tells the others to.
+  /// Frees a context that this worker created, and tells the other workers to free it.
   void release(ContextState& state);
   void abort_everywhere(int64_t id, const std::string& cause);
-  /// Frees it here.
+  /// Frees the context on this worker.
   void forget(int64_t id);
   /// Whether this worker had a part in it and could not reach its creator any more.
   bool has_given_up(int64_t id);

@@ -1,4 +1,4 @@
-// Being told when torch's own engine has given a leaf its gradient.
+// A hook that is called when torch's own engine has given a leaf its gradient.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -13,8 +13,9 @@
 
 namespace weft::autograd {
 
-/// As long as it lives: calls `on_gradient` in every backward() that reaches `leaf`, when `.grad`
-/// has what that gave; passes of a Context have LeafStage instead. What it throws, backward() does.
+/// While the hook lives, it calls `on_gradient` in every backward() that reaches `leaf`, after that
+/// backward() has written `.grad`; backward() throws its exceptions. Passes of a Context have
+/// LeafStage instead.
 class LeafHook {
  public:
   LeafHook(const at::Tensor& leaf, std::function<void()> on_gradient);
@@ -28,7 +29,7 @@ class LeafHook {
 };
 
 /// Within such a call: runs `task` when that backward() has computed everything, before it returns.
-/// What it throws, backward() does.
+/// backward() throws its exceptions.
 void at_end_of_backward(std::function<void()> task);
 
 }  // namespace weft::autograd

@@ -10,7 +10,7 @@ namespace weft::autograd {
 
 namespace {
 
-// What all stages of a pass gave.
+// Gathers the results of all stages of a pass.
 struct Gathered {
   using Then = std::function<void(LeafStage::Result)>;
   Gathered(size_t stages, Then what) : then(std::move(what)), missing(stages) {}

@@ -26,8 +26,8 @@ class LocalPass {
  public:
   LocalPass(int64_t context, const Tape& tape) : context_(context), tape_(tape) {}
 
-  /// What gets gradients when these messages, sent from here, or these roots do. All throw
-  /// kInvalidArgument for what does not fit the pass or is unknown here.
+  /// The messages that get gradients when these messages, sent from here, or these roots do. Throw
+  /// kInvalidArgument for messages or roots that do not fit the pass or are unknown here.
   Reached ask(uint64_t pass, const std::vector<uint64_t>& messages);
   Reached ask_roots(uint64_t pass, const std::vector<at::Tensor>& roots);
 
@@ -79,7 +79,7 @@ class LocalPass {
   std::optional<Sweep> sweep_;
   std::vector<at::Tensor> roots_;
   std::set<uint64_t> awaited_;
-  // Of a pass that has not been ordered yet, by message.
+  // Gradients of a pass that has not been ordered yet, by message.
   uint64_t early_pass_ = 0;
   std::map<uint64_t, std::pair<int, ReturnedGradients>> early_;
   Leaves fresh_;  // of this pass

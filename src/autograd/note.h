@@ -1,4 +1,4 @@
-// What travels with calls and replies of a context.
+// The notes that travel with calls and replies of a context.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -18,12 +18,12 @@ struct CallNote {
   uint64_t message = 0;  // the sender's number for what it sent; zero: nothing that needs gradients
 };
 
-/// As many ranks as fit a note; of others the creator learns when it asks, in a pass.
+/// As many ranks as fit a note; the creator learns of other workers when it asks, in a pass.
 inline constexpr size_t kMostParticipants = 500;
 struct ReplyNote {
   static constexpr uint64_t kEnded = ~uint64_t{0};  // the context has ended there
   uint64_t message = 0;
-  std::vector<uint16_t> participants;  // whom the function reached, at once or through others
+  std::vector<uint16_t> participants;  // workers that the function reached, also through others
   bool more = false;                   // there were others
 };
 static_assert(rendezvous::kMostMembers <= UINT16_MAX, "a participant's rank must fit");

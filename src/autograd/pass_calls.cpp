@@ -14,7 +14,7 @@ namespace weft::autograd {
 
 namespace {
 
-/// Tells the context of a failure, later: whoever finds it out has no time.
+/// Tells the context of a failure, later: the thread that notices it must not be held up.
 class PassCall {
  public:
   PassCall(std::shared_ptr<rpc::Runtime> runtime, detail::Ref<ContextState> context)
@@ -75,7 +75,7 @@ void send_gradients(rpc::AgentCore& agent, detail::Ref<ContextState> context, in
   const bool leads = context->is_led_here();
   auto call = detail::make_ref<GradientCall>(agent.runtime().shared_from_this(), std::move(context),
                                              to, returned.pass.number);
-  // Bounded by the pass: when that is given up, so are all who wait for these.
+  // No timeout: if the pass is given up, so is every worker's wait for these gradients.
   agent.start_call(*call, Function::entry(), Destination(to, Timeout(0)), true, arguments);
   // The creator waits for that worker itself.
   if (!leads) call->let_loop_receive();

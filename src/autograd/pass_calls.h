@@ -1,4 +1,4 @@
-// The calls of a pass that nobody may be waiting for: what fails in them is the context's failure.
+// The calls of a pass that no thread may be waiting for. If one fails, the context fails.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -13,14 +13,15 @@ namespace weft::autograd {
 
 class ContextState;
 
-/// What a worker says went wrong, or what went wrong on the way.
+/// The failure that a worker reported, or that of the call to it.
 std::string failure_of(const Error& error);
 
-/// Returns at once. If they do not arrive, the context fails.
+/// Returns at once. If the gradients do not arrive, the context fails.
 void send_gradients(rpc::AgentCore& agent, detail::Ref<ContextState> context, int to,
                     const ReturnedGradients& returned);
 
-/// Orders a worker to run. If it fails, or dies, so does the context, whoever waits for the answer.
+/// Orders a worker to run. If the worker fails or the connection breaks, the context fails, also if
+/// no thread waits for the answer.
 Future<RunReport> send_run_order(rpc::AgentCore& agent, detail::Ref<ContextState> context, int to,
                                  const RunOrder& order);
 

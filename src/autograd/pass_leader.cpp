@@ -13,7 +13,7 @@ namespace weft::autograd {
 
 namespace {
 
-// While one worker is waited for, the others are looked after so often.
+// While the leader waits for one worker, it looks at the answers of the others so often.
 constexpr auto kLookAround = std::chrono::milliseconds(5);
 
 base::Time deadline_of(rpc::AgentCore& agent, const BackwardOptions& options) {
@@ -31,7 +31,7 @@ struct Failure {
   std::string cause;
 };
 
-// Not waited for: who has it may wait for this thread.
+// Does not wait: the thread that leads may wait for this thread.
 std::unique_lock<std::mutex> take_lead(ContextState& state) {
   std::unique_lock lock(state.leading(), std::try_to_lock);
   if (lock.owns_lock()) return lock;
@@ -72,7 +72,7 @@ void PassLeader::run_from(const RRef<at::Tensor>& root) {
   run(owner, there);
 }
 
-// That there is no root, or no owner any more, is a failure of the pass.
+// If the root or its owner is gone, the pass fails.
 PassAnswer PassLeader::ask_owner(const RRef<at::Tensor>& root) {
   const auto given_up = static_cast<uint8_t>(ErrorCode::kContextAborted);
   try {
@@ -107,7 +107,7 @@ void PassLeader::run(int root_rank, const PassAnswer& roots) {
   std::string cause;
   try {
     if (roots.code != 0) throw Failure{roots.failure};
-    // Those it has not heard of it learns of by asking.
+    // The leader learns of further workers by asking.
     if (options_.mode == Mode::kSimple && !state_.participants().has_more()) {
       std::set<int> everybody = state_.participants().all();
       everybody.insert(self_);
@@ -140,11 +140,11 @@ void PassLeader::ask(int rank, const std::vector<uint64_t>& messages) {
                                                     agent_, rank, time_left(), pass_, messages));
 }
 
-// What this worker has for others goes with their orders: its own part runs first.
+// The leader's own part runs first: its gradients for other workers go with their orders.
 void PassLeader::order(const std::vector<int>& ranks) {
   std::set<int> others(ranks.begin(), ranks.end());
   others.erase(self_);
-  // Of several that report, one would have to wait until the one before it has.
+  // With several workers, gradients of a later report would wait for the earlier reports.
   const bool report = others.size() == 1;
   const RunOrder order{pass_, options_.retain_graph, options_.mode == Mode::kSimple, report, {}};
   state_.orders().begin(order, std::move(others), deadline_);
@@ -198,7 +198,7 @@ T PassLeader::await(const Future<T>& future) {
   return future.wait();
 }
 
-// Of those that are not waited for at the moment.
+// Looks at the answers of workers that the leader does not wait for at the moment.
 void PassLeader::look_for_failure() {
   if (const auto error = state_.aborted()) throw *error;
   for (const auto& [rank, future] : questions_) {

@@ -1,9 +1,9 @@
-// How the worker that began a backward pass leads it, as a plain state machine: told of answers, it
-// says whom to ask and to order. No threads, no clock.
+// The decisions of the leader of a backward pass, as a plain state machine: answers go in, and out
+// come the workers to ask and to order. No threads, no clock.
 //
-// First everybody who sent something the roots depend on is asked, on and on, for whatever that
-// depends on in turn; when no answer is missing, every worker that was reached is ordered to run;
-// when all have finished, the pass has.
+// First the leader asks every worker that sent something the roots depend on which messages that
+// depends on in turn, and so on. When no answer is missing, the leader orders every worker that was
+// reached to run. When all have finished, the pass has.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -25,11 +25,11 @@ class PassProgress {
     Reached ask;  // by rank: the messages it is asked about
     std::vector<int> run;
   };
-  /// What the roots led to, one answer for each worker that has some; then `on_answer` for each
-  /// question of the orders.
+  /// `answers`: the messages that the roots lead to, one answer for each worker that has roots.
+  /// Then on_answer() is to be called for each question of the orders.
   Orders begin(const std::vector<Reached>& answers);
   Orders on_answer(const Reached& answer);
-  /// Without asking: all of them run everything.
+  /// Without asking: all `runners` run everything.
   Orders begin_with(const std::set<int>& runners);
 
   void on_finished(int rank) { unfinished_.erase(rank); }

@@ -106,7 +106,8 @@ void PassRunner::work_off() {
 // False: there is nothing to do, and this thread works here no more.
 bool PassRunner::take_events(std::vector<Event>& events) {
   events.clear();
-  // Of a context that has ended. To free it may take a while, so it is freed without the lock.
+  // The memory of a context that has ended. Freeing it may take a while, so the lock is released
+  // first.
   std::unique_ptr<LocalPass> ended;
   Leaves staged;
   std::vector<Event> unanswered;
@@ -254,7 +255,7 @@ bool PassRunner::end(const Error& why, const std::string& cause) {
     ended_ = why;
     run = std::move(run_);
     std::swap(ended, dispatch_);
-    frees = !std::exchange(working_, true);  // else whoever works does
+    frees = !std::exchange(working_, true);  // else the thread that works does
   }
   const bool answers = run != nullptr;
   if (run) run->set_error(Error(ErrorCode::kContextAborted, cause));

@@ -1,7 +1,8 @@
 // Runs this worker's part of the passes of one context: the shell around LocalPass.
 //
-// What happens in a pass comes in through post(). Whichever thread brings something works it off,
-// with what others bring meanwhile: nobody waits, and one thread at a time touches the pass.
+// Questions, orders and gradients come in through post(). The thread that brings one handles it,
+// with those that other threads bring meanwhile: no thread waits, and one at a time touches the
+// pass.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -29,7 +30,7 @@ class PassRunner {
   /// Part of `context`, which it needs for as long as it lives.
   explicit PassRunner(ContextState& context);
 
-  // All are answered at once or later, by whichever thread; none waits.
+  // All are answered at once or later, by any thread; none waits.
   Future<PassAnswer> ask(uint64_t pass, std::vector<uint64_t> messages);
   Future<PassAnswer> ask_roots(uint64_t pass, std::vector<at::Tensor> roots);
   /// Answered when this worker's part is finished, or cannot be. Throws if the context has ended,
@@ -41,8 +42,8 @@ class PassRunner {
   /// That worker has finished its part, so all that was sent to it has arrived.
   void on_finished(int rank);
 
-  /// The context has ended: no pass goes on, and the context's memory is freed by whoever works.
-  /// An order that runs is answered with `cause`; returns whether one was.
+  /// The context has ended: no pass goes on, and the thread that works frees the context's memory.
+  /// Returns whether an order was running, which is then answered with `cause`.
   bool end(const Error& why, const std::string& cause);
   bool busy() const;
 
@@ -80,7 +81,7 @@ class PassRunner {
 
   ContextState& context_;
 
-  // Of the thread that works.
+  // Touched by the thread that works only.
   std::unique_ptr<LocalPass> pass_;
   Leaves staged_;  // of a pass whose stages are not done
 

@@ -1,5 +1,5 @@
-// What workers tell each other about contexts: ordinary functions under names that start with
-// "sys.". Who calls is known from the connection.
+// The functions by which workers tell each other about contexts, under names that begin with
+// "sys.". The connection tells who calls.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -16,17 +16,17 @@ namespace weft::autograd {
 
 void register_reserved_functions();
 
-// The creator of a context leads its passes.
+// Called by the creator of a context, which leads its passes.
 Future<PassAnswer> sys_autograd_ask(PassId pass, std::vector<uint64_t> messages);
 Future<PassAnswer> sys_autograd_ask_root(detail::RRefTarget<at::Tensor> root, PassId pass);
 Future<RunReport> sys_autograd_run(RunOrder order);
 void sys_autograd_abort(int64_t context, std::string cause);
 void sys_autograd_release(std::vector<int64_t> contexts);
 
-// Those who take part, to each other and to the creator.
+// Called by workers that take part, at each other and at the creator.
 void sys_autograd_gradients(ReturnedGradients returned);
 void sys_autograd_fail(int64_t context, std::string cause);
-/// What became of these contexts of this worker's: Contexts::Status of each.
+/// Contexts::Status of each of these contexts, which the callee created.
 std::vector<uint8_t> sys_autograd_watch(std::vector<int64_t> contexts);
 
 }  // namespace weft::autograd

@@ -23,15 +23,16 @@ class Sweep {
  public:
   explicit Sweep(int64_t context) : context_(context) {}
 
-  /// Adds what `edges` lead to: it will get gradients through them. Returns the receipts among it
-  /// that no earlier call found. Throws kInvalidArgument for a receipt of another context.
+  /// Adds the nodes that `edges` lead to, which will get gradients through them. Returns the
+  /// receipts among these that no earlier call found. Throws kInvalidArgument for a receipt of
+  /// another context.
   std::vector<const Receipt*> reach(const Edges& edges);
 
   /// The gradients that come through `edges`, which were reached: once for each time. Throws
   /// std::runtime_error if they do not fit.
   void deliver(const Edges& edges, Tensors gradients);
 
-  /// What came of a step.
+  /// The gradients that a step gave: of a receipt, of a leaf, or none.
   struct Outcome {
     const Receipt* receipt = nullptr;  // whose gradients must be sent
     Tensors gradients;

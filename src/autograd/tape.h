@@ -1,4 +1,5 @@
-// What one worker sent in one context: for each message, where the gradients of its tensors go.
+// The messages that one worker sent in one context: for each, where the gradients of its tensors
+// go.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -22,7 +23,7 @@ class Tape {
     Edges edges;
   };
 
-  /// The message's number, from 1; zero, which means none, of a tape that was taken.
+  /// Records a message and returns its number, from 1; zero, which means none, after take().
   uint64_t record(int to, Edges edges) {
     const base::MutexLock lock(mutex_);
     if (taken_) return 0;
@@ -45,7 +46,7 @@ class Tape {
     const base::MutexLock lock(mutex_);
     return sent_.size();
   }
-  /// What was recorded; from now on there is nothing.
+  /// Gives all recorded messages away; from now on none is recorded.
   std::map<uint64_t, std::shared_ptr<const Sent>> take() {
     const base::MutexLock lock(mutex_);
     taken_ = true;

@@ -83,7 +83,7 @@ bool has_stream(Node& node);
 /// made, whatever stream that was on.
 class DeviceWork {
  public:
-  /// What is done for `node` meanwhile goes to its stream.
+  /// While the scope lives, work on this thread goes to the stream of `node`.
   class Scope {
    public:
     Scope(DeviceWork& work, Node& node);

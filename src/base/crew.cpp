@@ -21,7 +21,7 @@ class Crew::Member final : public detail::BlockingObserver {
  public:
   explicit Member(Crew& crew) : crew_(crew) {}
 
-  // Waiting inside user code: the lead goes to somebody who can use it, the slot is given back.
+  // Waiting inside user code: another thread gets the lead, and the slot is given back.
   // A thread in user code that does not lead (any more) is counted as running, by whoever took the
   // lead or by help().
   void before_blocking() override {
@@ -130,7 +130,7 @@ void Crew::assign(Duty duty) {
       return;
     }
     if (alive_.load(std::memory_order_relaxed) >= limits_.threads) {
-      // Whoever finishes first takes it.
+      // The first thread that finishes takes the lead.
       if (duty == Duty::kLead) lead_unassigned_ = true;
       return;
     }

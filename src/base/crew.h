@@ -1,13 +1,14 @@
 // Threads that take turns leading one loop.
 //
 // One thread leads: it polls and runs user code inline, so that a quick piece costs no thread hop.
-// A piece that blocks gives the lead away before it sleeps; one that is merely slow loses it to the
-// pulse. Either way another thread leads on at once, so nothing waits behind user code and nesting
-// cannot use up the threads. The one who lost the lead finishes its piece, helps with the loop's
-// backlog and then stands by.
+// A piece that blocks gives the lead away before it sleeps; from a piece that is merely slow the
+// pulse takes the lead. Either way another thread leads on at once, so nothing waits behind user
+// code and nesting cannot use up the threads. The thread that lost the lead finishes its piece,
+// helps with the loop's backlog and then stands by.
 //
 // Hand-over is one atomic word: phase and sequence number of the piece of user code. The loop's own
-// state belongs to the leader and is never touched inside user code; that makes it safe to take.
+// state belongs to the leader and is never touched inside user code, so the lead can be taken
+// there.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -47,8 +48,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
     size_t standing_by = 4;  // idle threads beyond this end
   };
 
-  /// `keepalive` is held by every thread: what user code may still touch after stop() gave up on
-  /// it.
+  /// Every thread holds `keepalive`: the objects that user code may still touch after stop().
   Crew(std::string name, Limits limits, CrewLoop& loop, Pulse& pulse,
        std::weak_ptr<void> keepalive);
 
@@ -61,7 +61,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
 
   // For the leader, around each piece of user code.
   void enter_user_code();
-  /// False: somebody else leads now; return from lead() without touching the loop's state.
+  /// False: another thread leads now; return from lead() without touching the loop's state.
   bool leave_user_code();
   /// Inside user code that was entered as leader: whether this thread leads still.
   bool still_leads() const;

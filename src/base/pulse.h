@@ -1,7 +1,7 @@
 // A thread that ticks every millisecond while there is activity, and sleeps while there is none.
 //
-// It watches what hot paths must not pay for: a piece of user code that holds up a loop, frames
-// that wait to be sent together, a backlog that nobody works on.
+// The pulse watches for events that hot paths must not pay for: a piece of user code that holds up
+// a loop, frames that wait to be sent together, a backlog that no thread works on.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

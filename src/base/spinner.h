@@ -1,9 +1,9 @@
-// Polling for a while before sleeping, without taking the CPU from whoever is to be waited for.
+// Polling for a while before sleeping, without taking the CPU from the thread that is waited for.
 //
-// The answer usually comes within a few polls, and giving up the CPU between them would cost more
-// than they do. Where it does not come so soon the peer may need this very CPU: then every few
-// polls yield, and the next spins start with yielding at once until it is time to try again. Where
-// others are known to want the CPU every poll yields.
+// The answer usually comes within a few polls, and yielding the CPU between them would cost more
+// than the polls do. If the answer does not come so soon the peer may need this very CPU: then
+// every kPollsPerYield-th poll yields, and in the next kSpinsBeforeEagerAgain spins it does so from
+// the first poll on. If other threads are known to want the CPU, every poll yields.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
