@@ -32,13 +32,12 @@ constexpr char kName[] = "name";
 // For removing what is not needed any more: what is not removed now is removed later.
 constexpr auto kRemoveTimeout = std::chrono::seconds(10);
 
-// What is said about a checkpoint is no part of a computation.
+// Calls for a checkpoint are no part of a computation.
 struct Unrecorded {
   c10::AutoGradMode off{false};
 };
 
-/// Of several workers that do something at the same time: all are waited for before the first one
-/// that failed is complained about.
+/// Waits for several workers that do something at the same time, then throws the first failure.
 class FirstFailure {
  public:
   template <typename F>
@@ -59,13 +58,13 @@ class FirstFailure {
 
 }  // namespace
 
-/// What belongs into the checkpoints of a directory, by worker.
+/// The contents of the checkpoints of a directory, by worker.
 class Plan {
  public:
   Plan(Agent& agent, std::string directory, const Options& options)
       : agent_(agent), directory_(absolute(directory)), options_(options) {
     const base::MutexLock lock(mutex_);
-    orders_[agent.info().name];  // whoever saves has a part, if only for its generator
+    orders_[agent.info().name];  // the worker that saves has a part, if only for its generator
   }
 
   void add(const std::string& name, const RRef<nn::HostedModule>& module) {
@@ -175,7 +174,7 @@ uint64_t Plan::save(const Record& notes) {
   return number;
 }
 
-// Never one that was tried before: somebody may still be at it.
+// Never a number that was tried before: a worker may still write to it.
 uint64_t Plan::make_number() {
   const auto existing = Folder::numbers(directory_);
   if (!existing.empty()) last_number_ = std::max(last_number_, existing.back());

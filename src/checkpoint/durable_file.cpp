@@ -88,7 +88,7 @@ void DurableFile::commit() {
   try {
     sync_directory(parent_of(path_));
   } catch (...) {
-    ::unlink(path_.c_str());  // whoever is told that it failed must not find it
+    ::unlink(path_.c_str());  // a caller that is told of the failure must not find the file
     throw;
   }
 }

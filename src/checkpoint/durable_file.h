@@ -26,11 +26,11 @@ constexpr size_t kPieceBytes = 256 * 1024;
 std::string parent_of(const std::string& path);
 /// Also those above it; what it makes stays.
 void make_directory(const std::string& path);
-/// What was created, renamed or removed in it stays so.
+/// Makes changes of the directory's entries (created, renamed, removed) survive a crash.
 void sync_directory(const std::string& path);
 
-/// Written beside its name and renamed by commit(). Without that, nothing is left. Nobody else may
-/// write a file of that name.
+/// A file that is written beside its name and renamed by commit(). Without commit(), nothing is
+/// left. No other thread or process may write a file of that name.
 class DurableFile {
  public:
   explicit DurableFile(std::string path, std::shared_ptr<Disk> disk = std::make_shared<Disk>());

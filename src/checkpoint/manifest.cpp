@@ -42,7 +42,7 @@ std::optional<uint64_t> number_of(const std::string& name) {
 
 std::string ending_of(uint64_t save) { return fmt::format(".{:016x}.part", save); }
 
-// Of everything in a directory; none if there is no such directory.
+// The names of everything in a directory; none if there is no such directory.
 std::vector<std::string> list(const std::string& path) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), &::closedir);

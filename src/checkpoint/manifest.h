@@ -1,4 +1,5 @@
-// What makes a checkpoint complete: the list of its parts, written last.
+// The manifest of a checkpoint: the list of its parts. It is written last and makes the checkpoint
+// complete.
 //
 //   weft checkpoint 1
 //   save <id>
@@ -40,13 +41,14 @@ class Folder {
   bool is_complete() const;
   void write(const Manifest& manifest) const;
   Manifest read() const;
-  /// Of that attempt to save, and the folder if nothing is left; best effort.
+  /// Removes the files of that attempt to save, and the folder if it is empty then; best effort.
   void discard(uint64_t save) const;
-  /// With everything that belongs to a checkpoint in it, the manifest first; best effort.
+  /// Removes the folder and everything in it that belongs to a checkpoint, the manifest first; best
+  /// effort.
   void remove() const;
 
-  /// Of all folders in `directory`, complete or not, ascending; none if there is no such directory.
-  /// Throw kStorageFailed if it cannot be read.
+  /// The numbers of all folders in `directory`, or of the complete ones, ascending; none if there
+  /// is no such directory. Throw kStorageFailed if the directory cannot be read.
   static std::vector<uint64_t> numbers(const std::string& directory);
   static std::vector<uint64_t> complete_numbers(const std::string& directory);
 

@@ -1,4 +1,4 @@
-// What a worker's part of a checkpoint has: the state of modules and optimizers, as entries.
+// The contents of a worker's part of a checkpoint: the state of modules and optimizers, as entries.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -31,7 +31,7 @@ class Contents {
   optim::OwnerOptimizer::State optimizer(const std::string& item, size_t groups) const;
   /// The state of the worker's random generator, if it is one of this libtorch's.
   const at::Tensor& generator() const;
-  /// Of the worker itself, and of whoever saved.
+  /// The entries of the worker itself, and of the worker that saved.
   const std::vector<Entry>& rest() const;
 
  private:

@@ -167,7 +167,7 @@ class PartReader {
   const PartSeal seal_;
   const std::shared_ptr<Disk> disk_;
   const transport::PrivateDescriptor file_;
-  // What is loaded is copied into its place: there is nothing to keep memory for.
+  // Loaded tensors are copied into their places: there is no reason to keep memory.
   wire::FrameDecoder decoder_{std::make_shared<wire::ReceivePool>(0)};
   Checksum checksum_;
   uint64_t bytes_ = 0;

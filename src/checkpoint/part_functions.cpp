@@ -22,7 +22,8 @@ std::string own_part(const PartOrder& order) {
   return Folder(order.directory, order.number).part(current_agent().info().name, order.save);
 }
 
-// What an order is about, once it is there: to wait for it with a lock held could take for ever.
+// Waits until the modules and optimizers of an order exist, before a lock is taken: with a lock
+// held this wait could last for ever.
 void wait_for_items(const PartOrder& order) {
   for (const auto& [name, module] : order.modules) (void)module.local_value();
   for (const auto& [name, optimizer] : order.optimizers) (void)optimizer.local_value();

@@ -1,5 +1,6 @@
-// What workers do for a checkpoint of another worker's: each writes its own part, or reads its file
-// once, compares what it has read with what it has, and loads it.
+// The functions that every worker runs for a checkpoint of another worker's: it writes its own
+// part, or reads its file once, compares the entries with its modules and optimizers, and loads
+// them.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -18,14 +19,14 @@
 
 namespace weft::checkpoint {
 
-/// What belongs into a worker's part, and where that is.
+/// The contents of a worker's part, and its place.
 struct PartOrder {
   std::string directory;
   uint64_t number = 0;
   uint64_t save = 0;  // of this attempt
   std::vector<std::pair<std::string, RRef<nn::HostedModule>>> modules;
   std::vector<std::pair<std::string, RRef<optim::OwnerOptimizer>>> optimizers;
-  std::vector<Entry> entries;  // of whoever saves: as they are
+  std::vector<Entry> entries;  // of the worker that saves: as they are
 };
 
 struct PartReport {
@@ -33,8 +34,9 @@ struct PartReport {
   rpc::Complaint complaint;
 };
 
-/// A part whose file was read, and found to be as it was sealed. Whoever loads has references to
-/// the parts of all workers; when the references go, so does the memory, also if it dies.
+/// A part whose file was read, and found to be as it was sealed. The worker that loads has
+/// references to the parts of all workers; when the references go, so does the memory, also if that
+/// worker dies.
 class ReadPart {
  public:
   /// Throws kStorageFailed.
@@ -44,7 +46,7 @@ class ReadPart {
   void check() const;
   /// Checks, then loads.
   void load() const;
-  /// Of the worker itself, and of whoever saved.
+  /// The entries of the worker itself, and of the worker that saved.
   const std::vector<Entry>& rest() const { return contents_.rest(); }
 
  private:

@@ -24,7 +24,8 @@ class DualChannel {
   bool is_direct(Kind kind, const Tensors& tensors, const std::vector<int>& ranks,
                  ReduceOp op = ReduceOp::kSum) const;
 
-  // Of flat tensors, in place; but if they are few, on the CPU, the outcome has the reduction.
+  // Operations on flat tensors, in place. If there are few elements, on the CPU, the outcome of
+  // all_reduce has the reduction instead.
   Future<Outcome> all_reduce(const Signature& signature, const Tensors& tensors,
                              const std::vector<int>& ranks, const Folding& folding) const;
   Future<Outcome> broadcast(const Signature& signature, const Tensors& tensors,

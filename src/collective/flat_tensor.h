@@ -24,7 +24,7 @@ class FlatTensor {
     const c10::AutoGradMode off(false);
     tensor_.copy_(flat_.view(tensor_.sizes()));
     if (tensor_.is_cpu()) return;
-    // It may be used on another stream than this thread's.
+    // The tensor may be used on another stream than this thread's.
     const c10::impl::VirtualGuardImpl accelerator(tensor_.device().type());
     accelerator.getStream(tensor_.device()).synchronize();
   }

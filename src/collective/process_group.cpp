@@ -25,7 +25,7 @@ using collective::Tensors;
 
 namespace {
 
-// What `f` makes of the outcome, on a thread that may take its time for it.
+// A future of f(outcome); `f` runs on a thread that it may hold up.
 template <typename T, typename F>
 Future<T> result_of(const Future<Outcome>& outcome,
                     std::shared_ptr<collective::ProcessGroupState> group, F f) {

@@ -52,7 +52,7 @@ class AgentOutside final : public Channel::Outside {
         rpc::own_call<sys_collective_fail>(*agent, members_[i].id, kTellTimeout, id_,
                                            static_cast<uint8_t>(error.code()), error.message());
       } catch (const Error&) {
-        // It is gone, or finds out by itself.
+        // The member is gone, or finds out by itself.
       }
     }
   }

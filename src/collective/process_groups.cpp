@@ -29,7 +29,7 @@ std::shared_ptr<rpc::AgentExtension> make_groups(rpc::AgentCore& agent) {
 }
 const size_t extension_index = rpc::register_agent_extension(&make_groups);
 
-/// What each member brings to the meeting.
+/// Each member's contribution to the meeting.
 struct Proposal {
   std::vector<std::string> names;
   int64_t timeout_ns = 0;
@@ -141,7 +141,7 @@ ChunkReply ProcessGroups::why_gone(const ChannelId& id) {
     failure = group->failure_of_closed(id.channel);
   } else {
     const base::MutexLock lock(mutex_);
-    // It is being destroyed: who asks again will learn why.
+    // The group is being destroyed: a member that asks again will learn why.
     if (groups_.contains(id.group)) return {};
     if (const auto found = gone_.find(id.group); found != gone_.end()) failure = found->second;
   }
@@ -233,7 +233,7 @@ void ProcessGroups::on_answered(const std::shared_ptr<ProcessGroupState>& group,
     // Else this worker itself ends, or asks again.
     if (error->code() == ErrorCode::kPeerLost) on_lost(id, member, *error);
   } else if (const ChunkReply reception = answer.wait(); reception.gone) {
-    // What it sent before it left may still be on its way.
+    // Chunks that the member sent before it left may still be on their way.
     if (is_strike(waited, kMostGoneAnswers)) on_gone(id, member, reception);
   } else {
     const base::MutexLock lock(mutex_);

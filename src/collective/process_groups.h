@@ -34,9 +34,10 @@ class ProcessGroups final : public rpc::AgentExtension,
   std::shared_ptr<ProcessGroupState> make(Agent& agent, const std::vector<std::string>& names,
                                           const GroupOptions& options);
   std::shared_ptr<ProcessGroupState> find(uint64_t id);
-  /// It is gone here; `failure` is why, if it had failed: members that do not know yet are told so.
+  /// The group is destroyed here. `failure`: the reason, if it had failed; members that ask are
+  /// told so.
   void forget(uint64_t id, const std::optional<Error>& failure);
-  /// To a member that sends something to a channel that is not here.
+  /// The answer to a member that sends a chunk to a channel that is not here.
   ChunkReply why_gone(const ChannelId& channel);
 
   /// A member does not have the channel any more.

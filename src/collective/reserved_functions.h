@@ -1,5 +1,5 @@
-// What members of a group tell each other: ordinary functions under names that start with "sys.".
-// Who calls is known from the connection.
+// The functions by which members of a process group speak, under names that begin with "sys.". The
+// connection tells who calls.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -11,7 +11,7 @@
 
 namespace weft::nn {
 
-/// What matters of a parameter.
+/// The properties of a parameter that decide its bucket.
 struct Bucketed {
   size_t bytes = 0;
   std::string type;  // element type and device: a bucket has one
@@ -42,7 +42,7 @@ class BucketProgress {
   std::vector<size_t> on_ready(size_t parameter);
   /// No more will come: all buckets that are left.
   std::vector<size_t> on_all();
-  /// Those that have no gradient.
+  /// The parameters that have no gradient.
   std::vector<size_t> missing() const;
   size_t begun() const { return next_; }
 

@@ -51,8 +51,8 @@ void put_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
 
 }  // namespace
 
-/// What comes at the end of a backward() of torch's engine, which destroys it without running it if
-/// the pass fails.
+/// The task at the end of a backward() of torch's engine. The engine destroys it without running it
+/// if the pass fails.
 class Reducer::EndOfBackward {
  public:
   EndOfBackward(std::shared_ptr<Reducer> reducer, uint64_t owner)
@@ -350,7 +350,7 @@ std::pair<std::vector<Reducing>, std::vector<size_t>> Reducer::finish_round(
   Round& round = *round_;
   const std::vector<size_t> missing = round.progress.missing();
   for (const size_t i : missing) {
-    // Of earlier passes. If nobody has used it, it stays as it is.
+    // The gradient of earlier passes. If no member used the parameter, it stays as it is.
     const at::Tensor before = earlier(parameters_[i]);
     if (before.defined()) round.gradients[i] = before.detach().clone();
   }

@@ -42,13 +42,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
           const DataParallelOptions& options);
   ~Reducer();
 
-  /// What comes before a forward, in training with gradients.
+  /// To be called before every forward. `training`: in training mode, with gradients.
   void begin_forward(bool training);
 
   void pause() { ++paused_; }
   void resume() { --paused_; }
 
-  // Of join.
+  // For weft::nn::join.
   void begin_join(bool average_over_active);
   void cancel_join();
   Future<int> depart();

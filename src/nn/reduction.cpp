@@ -91,7 +91,7 @@ Reducing reduce_dense(const collective::DualChannel& dual, const ReductionOption
   const c10::AutoGradMode off(false);
   auto dense = std::make_shared<Dense>();
   dense->find_unused = options.find_unused;
-  // Of one type, and of one device.
+  // All gradients are of one type and on one device.
   const at::Tensor& first = gradients.front().parameter;
   const bool direct = dual.is_direct(Kind::kAllReduce, {first}, options.ranks);
   const at::Device device = direct ? first.device() : at::Device(at::kCPU);

@@ -15,7 +15,7 @@
 
 namespace weft::nn {
 
-/// What a reduction is made with.
+/// How a reduction is made.
 struct ReductionOptions {
   std::vector<int> ranks;  // of those who take part
   double divisor = 1;
@@ -29,7 +29,7 @@ struct Reduced {
   bool used = true;     // here; once it is reduced: by anybody
 };
 
-/// Gradients that are being averaged. Whoever has waited for the outcome takes them, once.
+/// Gradients that are being averaged. The thread that has waited for the outcome takes them, once.
 struct Reducing {
   Future<collective::Outcome> outcome;
   std::function<std::vector<Reduced>(const collective::Outcome&)> finish;
@@ -38,11 +38,11 @@ struct Reducing {
   std::vector<Reduced> take() const { return finish(outcome.wait()); }
 };
 
-/// Begin to average gradients over the members; those that are not there count as zeros.
-/// Of dense ones of one type, in place; a sparse one among them becomes dense.
+/// Begins to average dense gradients of one type over the members, in place. Missing gradients
+/// count as zeros; a sparse gradient among them becomes dense.
 Reducing reduce_dense(const collective::DualChannel& dual, const ReductionOptions& options,
                       std::vector<Reduced> gradients);
-/// Of a sparse one; a dense one becomes sparse.
+/// Begins to average a sparse gradient; a dense one becomes sparse.
 Reducing reduce_sparse(collective::Channel& channel, const ReductionOptions& options,
                        Reduced gradient);
 

@@ -38,7 +38,7 @@ std::unique_lock<std::mutex> alone() {
   return optim::Stepping::of(*weft::detail::AgentAccess::core(current_agent())).lock();
 }
 
-// What is about a module is no part of a computation.
+// Calls about a module are no part of a computation.
 struct Unrecorded {
   c10::AutoGradMode off{false};
 };

@@ -61,7 +61,7 @@ struct Unrecorded {
   c10::AutoGradMode off{false};
 };
 
-/// What an owner answered, or why it did not.
+/// The answer of an owner, or the reason why there is none.
 template <typename R>
 struct OwnerAnswer {
   std::optional<R> value;
@@ -108,7 +108,7 @@ auto OptimizerDriver::ask_owners(const TimeLimit& time, const Arguments& argumen
   using Remote = weft::detail::RemoteMethod<OwnerOptimizer, Method>;
   using Access = weft::detail::RRefAccess;
   const Unrecorded calls;
-  // To somebody who waits for it at once: not to be sent together with what may come later.
+  // The caller waits for the answer at once, so the message does not wait for later ones.
   const auto send = [&](size_t i) {
     const RRef<OwnerOptimizer>& owner = owners_[i].optimizer;
     const weft::detail::RRefTarget<OwnerOptimizer> target(Access::handle(owner)->id());
@@ -145,7 +145,7 @@ auto OptimizerDriver::ask_owners(const TimeLimit& time, const Arguments& argumen
     for (int sent = 1; answers[i].error; ++sent) {
       may_have_run |= answers[i].error->may_have_run();
       if (sent == kMostSendings || !may_ask_again(*answers[i].error)) {
-        // Of any of the times it was sent.
+        // The message may have run at any of the times it was sent.
         if (may_have_run) answers[i].error = answers[i].error->after_sending();
         break;
       }

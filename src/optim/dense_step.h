@@ -1,4 +1,4 @@
-// What step() of an optimizer does around the update of each parameter.
+// The frame of an optimizer's step(): everything around the update of each parameter.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

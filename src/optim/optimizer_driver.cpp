@@ -18,7 +18,7 @@ using Applied = OwnerOutcome::Applied;
 
 constexpr double kNormMargin = 1e-6;  // as PyTorch has it, for norms near zero
 
-// What schedulers of libtorch's change the learning rates of.
+// The optimizer that schedulers of libtorch work on: it has options and no parameters.
 class OptionsOnly final : public torch::optim::Optimizer {
  public:
   using Optimizer::Optimizer;
@@ -219,7 +219,7 @@ bool OptimizerDriver::may_be_refused(int64_t context) const {
                      [&sparse](const Owner& each) { return sparse.contains(each.info.id); });
 }
 
-// Throws if an owner refuses the step: then nobody is told to apply it.
+// Throws if an owner refuses the step: then no owner is told to apply it.
 void OptimizerDriver::ask_first(const StepOrder& order, const TimeLimit& time) {
   const auto answers =
       ask_owners<&OwnerOptimizer::check_step>(time, [&](size_t) { return std::tie(order); });

@@ -1,4 +1,4 @@
-// What a trainer and the owners of its parameters tell each other.
+// The messages between a trainer and the owners of its parameters.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -132,7 +132,7 @@ StepResult OwnerOptimizer::step(const StepOrder& order) {
              fmt::format("step {} came after step {}, and is too late", order.number, last_step_)}};
   }
   StepResult result = apply(order);
-  // What was not begun may be tried again.
+  // A step that changed nothing may be tried again.
   if (result.applied != Applied::kNo) {
     last_step_ = order.number;
     last_result_ = result;

@@ -21,21 +21,21 @@ namespace weft::optim {
 class OwnerOptimizer {
  public:
   explicit OwnerOptimizer(const OwnerPlan& plan);
-  /// What is wrong with the plan: parameters that are elsewhere or given twice, for example. Then
-  /// everything else gives the same complaint, or throws it.
+  /// The complaint about a wrong plan: parameters that are elsewhere or given twice, for example.
+  /// All other methods then give the same complaint, or throw it.
   rpc::Complaint complaint() const { return complaint_; }
 
   StepResult step(const StepOrder& order);
-  /// What step() would refuse before it changes anything.
+  /// The complaint with which step() would refuse, before it changes anything.
   rpc::Complaint check_step(const StepOrder& order) const;
-  /// Of all gradients in the context, to the power `norm_type` unless that is infinite.
+  /// The norm of all gradients in the context, to the power `norm_type` unless that is infinite.
   NormReply gradient_norm(int64_t context, double norm_type);
   rpc::Complaint scale_gradients(const ScaleOrder& order);
 
   using State = std::vector<std::vector<OptimizerState::Parameter>>;  // by group
   /// A copy, in memory that can be sent.
   State state();
-  /// Tensors as they are, and without a lock: for somebody who has Stepping locked.
+  /// Does not copy tensors and does not lock: the caller has Stepping locked.
   State view_state() const;
   /// Checks first: nothing is changed by a state that does not fit.
   rpc::Complaint load_state(const State& state);
@@ -56,7 +56,7 @@ class OwnerOptimizer {
   GroupOptions read_options(const std::vector<Record>& options) const;
   void use_options(GroupOptions options);
   StepResult apply(const StepOrder& order);
-  /// Of all parameters, in order; undefined where there is none.
+  /// The gradients of all parameters, in order; undefined where there is none.
   std::vector<at::Tensor> gradients(int64_t context) const;
   void refuse_sparse(const std::vector<at::Tensor>& gradients, const GroupOptions& options) const;
 

@@ -1,5 +1,5 @@
-// What an optimizer keeps for one parameter. Torch keys it by the tensor's address; 1.13 writes
-// that as text.
+// The state that an optimizer keeps for one parameter. Torch keys it by the tensor's address; 1.13
+// writes that as text.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

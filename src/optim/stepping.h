@@ -1,4 +1,4 @@
-// What all optimizers on one worker share: they change parameters one at a time.
+// The lock that all optimizers on one worker share: one at a time changes parameters.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -54,7 +54,7 @@ class ReduceByAll final : public Algorithm {
 
   Sendings begin() override { return to_others(0, tensors_); }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
-  // What was given may not have arrived, so it is left alone.
+  // The own tensors may still be on their way to other members, so they are left alone.
   Sendings go_on(uint8_t, std::vector<Tensors> chunks) override {
     check_others(place(), tensors_, chunks);
     chunks[place().own] = tensors_;
@@ -86,11 +86,11 @@ class ReduceByShares final : public Algorithm {
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
   Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) override {
     if (phase == 0) {
-      // Nobody was sent our own share.
+      // This member's own share was sent to no other member.
       fold_into(place(), folding_, shares_[place().own], std::move(chunks));
       return to_others(1, shares_[place().own]);
     }
-    // Who sends its share has got what we sent it, which was ours of the same share.
+    // A member that sends its share has received our part of that share, so it may be overwritten.
     for (size_t i = 0; i < shares_.size(); ++i) {
       if (i != place().own) copy(shares_[i], chunks[i]);
     }

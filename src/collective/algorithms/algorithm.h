@@ -57,7 +57,7 @@ class Algorithm {
   virtual std::vector<Tensors> take_result() { return {}; }
 
  protected:
-  /// What `what` gives for its place, to every other.
+  /// Sends to every other member what `what` returns for its place.
   template <typename F>
   Sendings to_each_other(uint8_t phase, const F& what) const {
     Sendings sendings;
@@ -90,7 +90,7 @@ std::unique_ptr<Algorithm> all_gather_algorithm(Place place, Tensors tensors);
 /// `tensors` has one for each; the result is the reduction of those for this place.
 std::unique_ptr<Algorithm> reduce_scatter_algorithm(Place place, Tensors tensors,
                                                     const Folding& folding);
-/// Nothing, from everybody.
+/// Every member sends nothing to every other.
 std::unique_ptr<Algorithm> barrier_algorithm(Place place);
 
 }  // namespace weft::collective

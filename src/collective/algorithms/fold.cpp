@@ -42,7 +42,7 @@ void fold_stretch(const Folding& folding, const std::vector<at::Tensor>& chunks,
   at::Tensor into = chunks[own];
   at::Tensor sum = chunks.front();
   for (size_t i = 1; i < chunks.size(); ++i) {
-    // What came before `own` is summed up in the memory of the first chunk.
+    // Chunks before `own` are summed up in the memory of the first chunk.
     at::Tensor& to = i >= own ? into : sum;
     combine(folding.op, to, sum, chunks[i]);
     sum = to;

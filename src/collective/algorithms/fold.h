@@ -16,7 +16,7 @@ struct Folding {
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
 };
-/// Of `op` over so many members: an average is a sum times 1 / members.
+/// The folding for `op` over so many members: an average is a sum times 1 / members.
 Folding folding_of(ReduceOp op, size_t members);
 
 /// Folds `chunks`, in their order, into `into`, which is one of them: the one at `own`. The others

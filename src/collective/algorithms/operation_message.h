@@ -1,4 +1,4 @@
-// What members of a group tell each other in an operation.
+// The messages of members of a group in an operation.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -27,7 +27,7 @@ enum class Kind : uint8_t {
   kMeeting
 };
 
-/// What all members must agree on.
+/// The properties of an operation that all members must agree on.
 struct Signature {
   uint8_t kind = 0;
   uint8_t op = 0;
@@ -40,7 +40,8 @@ struct Signature {
   friend bool operator==(const Signature&, const Signature&) = default;
 };
 
-/// Of operations on tensors of one type. Throws kInvalidArgument for what cannot be done.
+/// The signature of an operation on tensors of one type. Throws kInvalidArgument for operations
+/// that cannot be done.
 Signature signature_of(Kind kind, const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
                        int root = -1);
 /// "all_reduce (sum) of 3 tensors with 1200 elements of Float"
@@ -52,7 +53,7 @@ struct ChannelId {
   uint32_t channel = 0;
 };
 
-/// What one member sends to another in one phase of an operation.
+/// The tensors that one member sends to another in one phase of an operation.
 struct Chunk {
   ChannelId channel;
   uint64_t epoch = 0;
@@ -65,7 +66,7 @@ struct Chunk {
 /// As another member says.
 Error told_error(uint8_t code, const std::string& cause);
 
-/// What a member answers to one that sends it a chunk, or waits for one.
+/// The answer of a member to another that sends it a chunk, or waits for one.
 struct ChunkReply {
   bool gone = false;  // its group or module was destroyed there,
   uint8_t code = 0;   // after it had failed with this error, if not zero

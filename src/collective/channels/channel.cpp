@@ -18,13 +18,13 @@ namespace weft::collective {
 
 namespace {
 
-// What is sent of no more than so many bytes is copied, and not waited for.
+// A chunk of no more bytes is copied, and the operation does not wait until it has arrived.
 constexpr int64_t kCopiedBytes = 64 * 1024;
-// What came for operations that have not begun here.
+// Chunks that are kept for operations that have not begun here.
 constexpr size_t kMostEarlyChunks = 4096;
-// With no more, what is made of a chunk may be made by who serves it.
+// With no more elements, the thread that serves a chunk may work on it.
 constexpr uint64_t kFewElements = 256 * 1024;
-// Of how many operations that are over the signature are remembered.
+// So many signatures of operations that are over are remembered.
 constexpr size_t kRemembered = 64;
 
 int64_t bytes_to_send(const Tensors& tensors) {
@@ -120,7 +120,7 @@ Channel::OperationRef Channel::enter(uint64_t number, const Signature& signature
   operation->deadline = deadline;
   operation->arrived.resize(operation->algorithm->phases());
   for (auto& chunks : operation->arrived) chunks.resize(ranks.size());
-  // Who serves calls must not wait until something can be sent.
+  // A thread that serves calls must not wait until a chunk can be sent.
   operation->heavy = signature.elements > kFewElements || operation->algorithm->phases() > 1;
   operation->advancing = true;
   operations_.emplace(number, operation);
@@ -173,7 +173,7 @@ void Channel::on_sent(const OperationRef& operation) {
     if (--operation->unsent > 0 || failure_ || operation->advancing || !can_go_on(*operation)) {
       return;
     }
-    // Who receives answers has no time for more than to finish.
+    // A thread that receives answers may finish an operation, and must not do more.
     if (operation->phase < operation->algorithm->phases()) return advance_later(operation);
   }
   finish(operation);
@@ -232,7 +232,8 @@ std::optional<Error> Channel::take_in(int from, Chunk& chunk, OperationRef& read
   return disagreement(number, signature, from, chunk.signature);
 }
 
-// What no member sends. One that has seen all depart can be an epoch ahead, but not two.
+// The error for a chunk that no member sends. A member that has seen all depart can be one epoch
+// ahead, but not two.
 std::optional<Error> Channel::impossible(int from, const Chunk& chunk) const {
   const bool departs = chunk.number >= kDepartures;
   const bool is_departure = chunk.signature.kind == static_cast<uint8_t>(Kind::kDeparture);
@@ -322,7 +323,7 @@ void Channel::advance_later(const OperationRef& operation) {
   });
 }
 
-// Goes as far as it can, unless somebody else is at it.
+// Takes the operation as far as it can, unless another thread works on it.
 void Channel::advance(const OperationRef& operation) {
   for (;;) {
     uint8_t phase = 0;
@@ -338,7 +339,7 @@ void Channel::advance(const OperationRef& operation) {
         if (phase < operation->algorithm->phases()) {
           chunks = take_chunks(*operation);
           operation->advancing = true;
-          // What this member waits for from now on, while it works too.
+          // From now on this member waits for the chunks of the next phase, while it works too.
           operation->phase = static_cast<uint8_t>(phase + 1);
         }
       }
@@ -354,7 +355,7 @@ void Channel::advance(const OperationRef& operation) {
   }
 }
 
-// What came for the phase that is to be done, by place: never empty.
+// The chunks that came for the current phase, by place: never empty.
 std::vector<Tensors> Channel::take_chunks(Operation& operation) {
   const uint8_t phase = operation.phase;
   std::vector<Tensors> chunks;
@@ -373,7 +374,8 @@ std::vector<Tensors> Channel::take_chunks(Operation& operation) {
   return chunks;
 }
 
-// What cannot be sent ends the operation as what comes does.
+// Runs `step`. If it throws, also because a chunk cannot be sent, the channel fails and the other
+// members are told.
 template <typename F>
 void Channel::attempt(Operation& operation, const F& step) {
   try {
@@ -386,7 +388,7 @@ void Channel::attempt(Operation& operation, const F& step) {
   }
 }
 
-// Whether it is over. If not, somebody else works, and on_worked() is next.
+// Whether the step is over. If not, another thread works on it, and calls on_worked() next.
 bool Channel::take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> chunks) {
   Algorithm& algorithm = *operation->algorithm;
   bool over = true;
@@ -439,14 +441,14 @@ void Channel::finish(const OperationRef& operation) {
 
 // --- failing ---------------------------------------------------------------------------------
 
-// What is to be ended then; nothing if it had failed before.
+// The operations to be ended then; nothing if the channel had failed before.
 std::optional<std::vector<Channel::OperationRef>> Channel::mark_failed(const Error& error) {
   std::map<uint64_t, std::vector<Early>> early;
   std::vector<OperationRef> failed;
   Lock lock(mutex_);
   if (failure_) return std::nullopt;
   failure_ = error;
-  // Who works on one, and may be writing to its tensors, ends it.
+  // A thread that works on an operation, and may be writing to its tensors, ends it itself.
   for (const auto& [number, operation] : operations_) {
     if (!operation->advancing) failed.push_back(operation);
   }

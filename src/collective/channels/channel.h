@@ -1,8 +1,9 @@
 // One sequence of operations of a group, as one member sees it: those that are going on, what came
 // for those that have not begun here, and who has left.
 //
-// Whoever brings the last chunk that an operation waits for takes it further, so it has no thread
-// of its own. What reaches the outside is behind an interface, so that tests can play all members.
+// The thread that brings the last chunk that an operation waits for takes the operation further, so
+// a channel has no thread of its own. An interface stands between the channel and the outside, so
+// that tests can play all members.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -26,7 +27,7 @@
 
 namespace weft::collective {
 
-/// What an operation gave.
+/// The result of an operation.
 struct Outcome {
   std::vector<Tensors> chunks;  // by place, if it gathers
   std::vector<int> present;     // of a membership round: who is still there
@@ -34,19 +35,19 @@ struct Outcome {
 
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
-  /// What a channel needs of the rest of the world.
+  /// The rest of the world, as a channel needs it.
   class Outside {
    public:
     virtual ~Outside() = default;
     virtual base::Time now() const = 0;
-    /// Sends `chunk`; if `arrived` is given, it is called once the tensors are not needed any more.
-    /// If it cannot be sent, fail() is called.
+    /// Sends `chunk`; calls `arrived`, if it is given, once the tensors are not needed any more. If
+    /// the chunk cannot be sent, calls fail().
     virtual void send(int to, const Chunk& chunk, std::function<void()> arrived) = 0;
-    /// Runs it soon, where it may take long.
+    /// Runs `task` soon, on a thread that it may hold up.
     virtual void later(std::function<void()> task) = 0;
     /// An operation has begun: until it is over, missing() is to be called now and then.
     virtual void watch() = 0;
-    /// Where what waits for an outcome runs; null: where that is brought about.
+    /// Where continuations of an outcome run; null: on the thread that brings the outcome about.
     virtual detail::ContinuationSink* sink() { return nullptr; }
     /// Tells all others that the channel has failed.
     virtual void tell_failed(const Error& error) = 0;
@@ -62,20 +63,20 @@ class Channel : public std::enable_shared_from_this<Channel> {
   int size() const { return size_; }
   const std::vector<int>& everybody() const { return everybody_; }
 
-  /// Begins the next operation, which those of `ranks` take part in. Throws the error if the
+  /// Begins the next operation, in which the members of `ranks` take part. Throws the error if the
   /// channel has failed.
   Future<Outcome> start(const Signature& signature, const std::vector<int>& ranks,
                         std::unique_ptr<Algorithm> algorithm);
   /// Where this member is among `ranks`.
   Place place_in(const std::vector<int>& ranks) const;
 
-  /// An operation that members who have departed need not take part in.
+  /// An operation in which members that have departed need not take part.
   Future<Outcome> agree_on_members();
-  /// This member takes part in no further operation until all have departed: then the future gives
-  /// who did so last.
+  /// This member takes part in no further operation until all have departed. The future then gives
+  /// the member that departed last.
   Future<int> depart();
 
-  // From other members. The rank is that of who sent it.
+  // From other members; `from` is the sender's rank.
   void on_chunk(int from, Chunk chunk);
   /// The channel has failed there, or here: the first cause counts.
   void fail(const Error& error);
@@ -83,15 +84,15 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   std::optional<Error> failure() const;
   bool busy() const;
-  /// An operation that somebody waits in.
+  /// An operation in which a member waits.
   struct Awaited {
     uint64_t number = 0;
     Signature signature;
   };
-  /// Whose chunks operations have been waiting for since `since` or longer, and the first of those.
-  /// Gives up those that are past their deadline.
+  /// For every member that an operation has waited for since `since` or longer: the first such
+  /// operation. Gives up operations that are past their deadline.
   std::map<int, Awaited> missing(base::Time since);
-  /// Another member waits for this one there.
+  /// Member `from` waits for this one in `awaited`.
   void on_asked(int from, const Awaited& awaited);
 
  private:

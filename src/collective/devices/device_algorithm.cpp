@@ -117,7 +117,7 @@ std::vector<int64_t> description_of(const at::Tensor& tensor) {
   return description;
 }
 
-// Of another member.
+// A tensor like that of another member, from its description.
 at::Tensor make_like(const std::vector<int64_t>& description, at::Device device) {
   bool fits = !description.empty() && description.size() <= kMostDimensions &&
               description[0] >= 0 && description[0] <= std::numeric_limits<uint8_t>::max();

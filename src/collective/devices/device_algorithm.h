@@ -29,7 +29,8 @@ class DeviceAlgorithm : public Algorithm {
   }
 
  protected:
-  /// What is to be done, now that the identities are there, by place. Throws if they do not fit.
+  /// The work to be done, now that the identities of all members are there, by place. Throws if
+  /// they do not fit.
   virtual DeviceWorker::Begin prepare(const std::vector<at::Tensor>& identities) = 0;
 
  private:
@@ -45,10 +46,10 @@ std::vector<std::string> cards_in(const std::vector<Tensors>& result);
 std::unique_ptr<Algorithm> connecting_algorithm(Place place, std::shared_ptr<DeviceWorker> worker,
                                                 DeviceWorker::JobRef job,
                                                 const std::string& invitation);
-/// Of tensors with the same numbers of elements.
+/// An operation on tensors with the same numbers of elements.
 std::unique_ptr<Algorithm> device_algorithm(Place place, std::shared_ptr<DeviceWorker> worker,
                                             DeviceWorker::JobRef job, DeviceOperation work);
-/// Of any; the result has all of them, by place.
+/// Gathers tensors of any shape; the result has all of them, by place.
 std::unique_ptr<Algorithm> device_all_gather_algorithm(Place place,
                                                        std::shared_ptr<DeviceWorker> worker,
                                                        DeviceWorker::JobRef job,

@@ -45,7 +45,7 @@ DeviceChannel::DeviceChannel(std::shared_ptr<Channel> channel, at::Device device
 
 DeviceChannel::~DeviceChannel() {
   worker_->stop();
-  // What an operation brings about may be its end, on that very thread.
+  // A continuation of an operation may destroy the channel, on that very thread.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
   } else {
@@ -88,7 +88,7 @@ Future<Outcome> DeviceChannel::start_reduce_scatter(const Signature& signature,
                                                     const Folding& folding) {
   DeviceOperation work{.kind = Kind::kReduceScatter, .folding = folding};
   for (const at::Tensor& each : tensors) work.tensors.push_back(flat(each.detach()));
-  // What was given stays as it is.
+  // The tensors of the caller stay as they are.
   at::Tensor& own = work.tensors[channel_->place_in(channel_->everybody()).own];
   own = own.clone();
   const at::Tensor result = own;

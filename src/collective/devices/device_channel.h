@@ -31,14 +31,15 @@ class DeviceChannel {
   ~DeviceChannel();
   DeviceChannel(const DeviceChannel&) = delete;
 
-  /// Whether these go by it. `tensors` are not empty.
+  /// Whether the channel can do such an operation. `tensors` are not empty.
   bool takes(Kind kind, ReduceOp op, const Tensors& tensors) const;
 
-  /// Of flat tensors that it takes, with all members; in place.
+  /// Starts an operation on flat tensors that takes() accepts, with all members; in place.
   Future<Outcome> start(const Signature& signature, DeviceOperation work);
-  /// Of one tensor that it takes. The outcome has all, by place.
+  /// Gathers one tensor that takes() accepts. The outcome has all, by place.
   Future<Outcome> start_all_gather(const Signature& signature, const at::Tensor& tensor);
-  /// Of tensors that it takes, one for each place. The outcome has the reduction for this one.
+  /// Reduces tensors that takes() accepts, one for each place. The outcome has the reduction for
+  /// this place.
   Future<Outcome> start_reduce_scatter(const Signature& signature, const Tensors& tensors,
                                        const Folding& folding);
 

@@ -19,42 +19,43 @@ namespace weft::collective {
 /// An operation on tensors of one device, in place.
 struct DeviceOperation {
   Kind kind = Kind::kAllReduce;
-  /// Flat, and on all members with as many elements. Of all_gather: one of any shape for each
-  /// place, the own with its value. Of reduce_scatter: one for each place, of which only the own
-  /// may change.
+  /// Flat, and with as many elements on all members. For all_gather: one of any shape for each
+  /// place, the own with its value. For reduce_scatter: one for each place; only the own may
+  /// change.
   Tensors tensors = {};
   Folding folding = {};
   size_t root = 0;
-  /// What has to happen on the device before.
+  /// Events that must have happened on the device before.
   std::vector<std::shared_ptr<const c10::Event>> after = {};
 
-  /// That includes all that this thread has had it do so far.
+  /// Adds the work that this thread has given to `device` so far to `after`.
   void come_after_current_work(at::Device device);
 };
 
-/// What one member has of a connection between the accelerators of all. What it is to do is begun
-/// by one thread, one thing after the other, in the same order on all members; what it takes may be
-/// asked by any. Whatever fails throws.
+/// One member's end of a connection between the accelerators of all members. One thread begins
+/// operations, one after the other, in the same order on all members; any thread may call takes().
+/// Failures are thrown.
 class DeviceComm {
  public:
   virtual ~DeviceComm() = default;
 
-  /// Who this member is, to the others; empty: it cannot be used here.
+  /// Identifies this member to the others; empty: there can be no connection here.
   virtual std::string identity() = 0;
   /// Whether members with these identities, by place, can be connected. They all say the same.
   virtual bool fits(const std::vector<std::string>& identities) const = 0;
-  /// Whether it can do that with such tensors.
+  /// Whether the connection can do such an operation with tensors of `type`.
   virtual bool takes(Kind kind, ReduceOp op, c10::ScalarType type) const = 0;
 
-  /// What the others need to find this member, which is the first.
+  /// Called on the first member: the others need the result to connect to it.
   virtual std::string invitation() = 0;
-  /// With the first one's.
+  /// `invitation`: that of the first member.
   virtual void begin_connecting(const std::string& invitation) = 0;
   virtual void begin(const DeviceOperation& work) = 0;
-  /// Whether what was begun last is over, and its tensors may be used.
+  /// Whether the operation that was begun last is over, and its tensors may be used.
   virtual bool is_over() = 0;
 
-  /// Ends what is going on, whatever the others do. Nothing can be begun afterwards.
+  /// Ends the current operation, whatever the other members do. No operation can be begun
+  /// afterwards.
   virtual void abort() noexcept = 0;
 };
 

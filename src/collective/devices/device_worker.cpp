@@ -16,7 +16,7 @@ constexpr int kEagerRounds = 200;
 constexpr auto kRest = std::chrono::microseconds(20);
 // How often it looks for a failure of the channel, while others are waited for.
 constexpr auto kGlance = std::chrono::milliseconds(50);
-// How long the channel has to find out who is lost, once the accelerators know that somebody is.
+// Once the accelerators know that a member is lost, the channel has so long to find out which.
 constexpr auto kExplanation = std::chrono::seconds(2);
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace weft::collective {
 
 class DeviceWorker {
  public:
-  /// What it does in a job.
+  /// The work of a job.
   using Begin = std::function<void(DeviceComm&)>;
   struct Job {
     Begin begin;
@@ -31,16 +31,16 @@ class DeviceWorker {
 
   const DeviceComm& comm() const { return *comm_; }
 
-  /// Does what there is to do, until stop(). It is a thread's.
+  /// Runs the jobs, on a thread of its own, until stop().
   void run();
-  /// Gives up what is left.
+  /// Gives up the jobs that are left.
   void stop();
 
-  /// The next in the order. It is begun when it may be, and those before it are over.
+  /// Appends a job to the order. It begins when it is allowed and those before it are over.
   JobRef append();
-  /// From now on it may. `done` is called once, also if the channel fails.
+  /// The job may begin from now on. `done` is called once, also if the channel fails.
   void allow(const JobRef& job, Begin begin, Algorithm::Done done);
-  /// It will not come: the operation could not be started.
+  /// Takes the job out of the order: its operation could not be started.
   void withdraw(const JobRef& job);
 
  private:

@@ -84,7 +84,7 @@ class NcclComm final : public DeviceComm {
   nccl::Comm comm_ = nullptr;
   std::optional<c10::Stream> stream_;
 
-  // What was begun last: first NCCL puts it on the stream, then the device does it.
+  // The operation that was begun last: first NCCL puts it on the stream, then the device does it.
   std::optional<DeviceOperation> queueing_;
   std::optional<c10::Event> done_;
 };
@@ -126,7 +126,7 @@ bool NcclComm::takes(Kind kind, ReduceOp op, c10::ScalarType type) const {
   }
 }
 
-// It listens from now on.
+// From now on NCCL listens for the other members.
 std::string NcclComm::invitation() {
   nccl::UniqueId id{};
   check(nccl_->get_unique_id(&id), "ncclGetUniqueId");
@@ -224,14 +224,14 @@ void NcclComm::scale(const DeviceOperation& work) {
 void NcclComm::abort() noexcept {
   if (!comm_) return;
   nccl_->comm_abort(std::exchange(comm_, nullptr));
-  // What it had put on the stream ends now.
+  // The work that NCCL had put on the stream ends now.
   try {
     const auto until = std::chrono::steady_clock::now() + kLongestEnd;
     while (!stream_->query() && std::chrono::steady_clock::now() < until) {
       std::this_thread::yield();
     }
   } catch (const std::exception&) {
-    // The device itself is broken: whoever uses it next is told.
+    // The device itself is broken: its next user is told.
   }
 }
 

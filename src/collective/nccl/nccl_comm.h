@@ -9,7 +9,7 @@
 
 namespace weft::collective {
 
-/// Of the member at `place` with `device`. Where NCCL is not there its identity says so.
+/// The end of the member at `place` with `device`. Its identity is empty if there is no NCCL.
 std::unique_ptr<DeviceComm> make_nccl_comm(Place place, at::Device device);
 
 }  // namespace weft::collective

@@ -1,6 +1,6 @@
 // NVIDIA's library for collectives between GPUs, if the process has it: that of libtorch.
 //
-// It is looked up at run time, so Weft is built in the same way with and without it.
+// The library is looked up at run time, so Weft is built in the same way with and without it.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
