@@ -72,7 +72,7 @@ int run_workers(int argc, char** argv, int workers) {
   options.command.arguments.assign(argv, argv + argc);
   options.workers = workers;
   options.prefix = process::LinePrefix::kAllButOutputOfRank0;
-  // What main() has printed so far comes before what the workers print.
+  // The output of main() so far comes before that of the workers.
   std::fflush(nullptr);
   return process::WorkerGroup(std::move(options)).run();
 }

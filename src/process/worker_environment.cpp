@@ -26,8 +26,8 @@ bool belongs_to_rank(std::string_view variable) {
   return false;
 }
 
-// The port is free now; whoever opens it later can still find it taken. Nothing of Weft's own
-// depends on it.
+// The port is free now; a program that opens it later can still find it taken. Nothing of Weft's
+// own depends on it.
 int find_free_port() {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) throw_errno("cannot find a free port");

@@ -1,4 +1,4 @@
-// What workers of one group find in their environment.
+// The environment variables of the workers of one group.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -100,8 +100,8 @@ void WorkerGroup::add_streams(WorkerProcess& worker, size_t rank) {
 
 bool WorkerGroup::is_finished() const {
   if (count_running() > 0) return false;
-  // What successful workers left running in the background is theirs; what failed ones did must go
-  // with them.
+  // Processes that successful workers left running may go on; those of failed workers must end with
+  // them.
   return phase_ < Phase::kEnding || std::ranges::all_of(workers_, [](const WorkerProcess& worker) {
            return worker.is_group_gone();
          });

@@ -19,7 +19,7 @@ namespace weft::rendezvous {
 
 namespace {
 
-// What is wrong with the path stays wrong; what is wrong with the disk may pass.
+// A wrong path stays wrong; a problem of the disk may pass.
 ErrorCode code_of(int reason) {
   switch (reason) {
     case EACCES:
@@ -187,7 +187,7 @@ void FileStore::read_on() {
     }
     position_ += static_cast<size_t>(size);
   }
-  // Whoever appends holds the lock until the record is whole.
+  // A member that appends holds the lock until the record is whole.
   if (records_.unfinished() > 0) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("is damaged: it ends with {} bytes of an unfinished record; remove it or "

@@ -1,4 +1,4 @@
-// Who this process is to be in which group, and where the group meets.
+// The name and rank that this process is to have in which group, and where the group meets.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

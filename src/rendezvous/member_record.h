@@ -1,4 +1,4 @@
-// What a member tells the others at the rendezvous.
+// The record by which a member tells the others about itself at the rendezvous.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

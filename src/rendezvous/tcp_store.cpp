@@ -43,7 +43,7 @@ const Bytes& nothing() {
   return bytes;
 }
 
-// What c10d says, without the stack of its functions.
+// The text of an error of c10d, without its stack trace.
 std::string sentence_of(const std::exception& error) {
   const auto* from_c10 = dynamic_cast<const c10::Error*>(&error);
   const std::string text = from_c10 ? from_c10->what_without_backtrace() : error.what();

@@ -171,9 +171,9 @@ void AgentCore::keep_for_receiver(const WorkerInfo& receiver,
 
 // --- shutdown --------------------------------------------------------------------------------
 
-// Read in this order: a chain of calls moves from outstanding to a continuation and back, and each
-// step back makes the activity grow. What calls leave behind, such as references, goes to the
-// extensions.
+// The counters are read in this order: a chain of calls moves from outstanding to a continuation
+// and back, and each step back makes the activity grow. Extensions come last: calls leave work to
+// them, such as releases of references.
 Idleness AgentCore::idleness() {
   AgentCounters& counters = runtime_->counters;
   const auto activity = [&counters] {

@@ -50,7 +50,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
 
   DebugInfo debug_info();
 
-  /// What register_agent_extension() returned `index` for.
+  /// The extension for which register_agent_extension() returned `index`.
   AgentExtension& extension(size_t index) const { return *extensions_.at(index); }
   detail::Ref<Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
                                  std::span<at::Tensor> tensors);
@@ -69,7 +69,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
 
   /// Whether this worker has nothing to do that a graceful shutdown waits for.
   Idleness idleness();
-  /// What it has to do, for people.
+  /// The work that is left, for people.
   std::vector<std::string> unfinished();
 
  private:

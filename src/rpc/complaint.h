@@ -1,4 +1,4 @@
-// What a function of Weft's own refuses to do, as a value: thrown, it would reach the caller as an
+// The refusal of a function of Weft's own, as a value: thrown, it would reach the caller as an
 // error of the user's code.
 // SPDX-License-Identifier: BSD-3-Clause
 
@@ -26,7 +26,8 @@ struct [[nodiscard]] Complaint {
   }
 };
 
-/// What `f` throws. Anything but an Error is taken for what is wrong with its arguments.
+/// Runs `f` and returns its exception as a complaint. Anything but an Error counts as a mistake in
+/// the arguments.
 template <typename F>
 Complaint complaint_of(const F& f) {
   try {

@@ -17,7 +17,7 @@ namespace weft::rpc {
 /// Registers them; done by every agent that starts.
 void register_reserved_functions();
 
-// Who calls is known from the connection, so nobody speaks for another.
+// The connection tells who calls, so no worker speaks for another.
 /// Does nothing: its answer shows that the worker lives.
 void sys_probe();
 

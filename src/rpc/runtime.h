@@ -1,4 +1,4 @@
-// What every part of one agent uses: its identity, its options, its loops and its counters.
+// The state that all parts of one agent use: its identity, its options, its loops, its counters.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

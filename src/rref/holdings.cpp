@@ -73,7 +73,7 @@ Holdings::State Holdings::arrive(const RRefId& id, bool may_precede_creation, ba
   Session& its = session(id.owner, now);
   Entry& entry = its.entries[id];
   ++entry.holds;
-  // What was lost may have been kept by others, who now show it to us again.
+  // Other workers may have kept an object that this worker lost, and now send a reference to it.
   if (entry.state == State::kLost && !entry.creation_open) entry.state = State::kRegistering;
   if (entry.state == State::kRegistering && !entry.queued) {
     entry.early = may_precede_creation;
@@ -173,8 +173,8 @@ void Holdings::on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const S
   (void)now;
 }
 
-// The owner has given us up: what we held is lost, what we were about to register is asked for
-// anew.
+// The owner has dropped this worker: the objects it held are lost, registrations without an answer
+// are asked for anew.
 void Holdings::begin_epoch(Session& its, Changes& changes) {
   const std::optional<SessionMessage> unanswered = std::exchange(its.unanswered, std::nullopt);
   ++its.epoch;

@@ -1,5 +1,5 @@
-// The references this worker holds to objects of others, and what it tells their owners. A
-// deterministic core: told what arrives and what time it is, tells what to send.
+// The references this worker holds to objects of others, and its sessions with their owners. A
+// deterministic core: answers and times go in, messages to send come out.
 // docs/rref_protocol.md has the protocol and its invariants.
 // SPDX-License-Identifier: BSD-3-Clause
 
@@ -21,7 +21,7 @@ class Holdings {
  public:
   Holdings(Worker self, base::Duration lease) : self_(self), lease_(lease) {}
 
-  /// What became of a creation that was sent.
+  /// The outcome of a creation that was sent.
   enum class CreationOutcome {
     kAnswered,  // it arrived, whether or not the function failed
     kUnknown,   // it may have arrived, or may yet
@@ -30,7 +30,7 @@ class Holdings {
     kCreating,
     kRegistering,
     kHeld,
-    kLost,  // the owner is gone or gave us up
+    kLost,  // the owner is gone or has dropped this worker
   };
   /// References whose state was decided by an event.
   struct Changes {

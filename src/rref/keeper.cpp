@@ -81,7 +81,7 @@ void Keeper::encode(Encoder& out, const Ref<RRefHandle>& handle) {
     objects_->share(*handle->object());
   } else {
     handle->check_created();
-    // Whoever gets it waits for a creation that may fail: then the owner must be told.
+    // The receiver waits for a creation that may fail: then the owner must be told.
     if (early) sessions_->watch_creation(handle->id(), *handle->creation());
   }
   out.scalar(static_cast<uint8_t>(early ? Encoding::kEarly : Encoding::kCreated));
@@ -113,12 +113,12 @@ Ref<RRefHandle> Keeper::decode_own(const RRefId& id, bool may_precede_creation,
   Ref<RRefObject> object;
   std::exception_ptr lost;
   try {
-    // What comes in a reply may overtake the creation, which came another way.
+    // A reference in a reply may overtake the creation, which travels on another connection.
     object = may_precede_creation ? objects_->find_or_await(id) : objects_->find(id);
   } catch (const Error&) {
     lost = std::current_exception();
   }
-  // Not before it is ours: whoever sent it may have the last hold on it, and drops it then.
+  // Not before this worker holds the object: its sender may have the last hold, and drops it then.
   if (arrival.kind() == detail::Arrival::Kind::kReply) {
     sessions_->accept(worker_of(*runtime_, arrival.from().id), id);
   }
@@ -136,7 +136,7 @@ Ref<RRefHandle> Keeper::decode_other(const RRefId& id, bool may_precede_creation
   // From here on the handle answers for the hold.
   const auto handle = detail::make_ref<RRefHandle>(weak_from_this(), owner, id, Ref<RRefObject>());
   if (arrived.confirmed) {
-    // Who sent it in a reply holds it for us until we have registered, or cannot.
+    // The sender of the reply holds the object until this worker's registration is answered.
     if (in_reply) {
       arrived.confirmed->on_ready(
           [weak = std::weak_ptr(sessions_), sender, id](const Future<void>&) {

@@ -41,7 +41,7 @@ bool OwnerLedger::create(const RRefId& id, base::Time now, Changes& changes) {
   session->created.insert(id.serial);
   session->lease_until = std::max(session->lease_until, base::later(now, lease_));
   Object& object = objects_[id];
-  if (object.failed) return false;  // who waited for it was told that it will not come
+  if (object.failed) return false;  // the workers that waited were told that it will not come
   awaited_.erase(id);
   object.holders.insert(id.creator);
   session->held.insert(id);
@@ -138,7 +138,7 @@ void OwnerLedger::end(Worker holder, Session& session, Changes& changes) {
   give_up_awaited(holder, session.epoch + 1, changes);
 }
 
-// What it was to create and others wait for will not come.
+// Objects that `creator` was to create, and others wait for, will not come.
 void OwnerLedger::give_up_awaited(Worker creator, uint64_t before_epoch, Changes& changes) {
   std::erase_if(awaited_, [&](const auto& each) {
     const RRefId& id = each.first;

@@ -1,5 +1,5 @@
-// Who holds references to this worker's objects. A deterministic core: told what arrives and what
-// time it is, tells what became of it. docs/rref_protocol.md has the protocol and its invariants.
+// Counts the holders of this worker's objects. A deterministic core: messages and times go in,
+// answers and changes come out. docs/rref_protocol.md has the protocol and its invariants.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

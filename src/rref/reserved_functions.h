@@ -1,5 +1,4 @@
-// What workers tell each other about references: ordinary functions under names that start with
-// "sys.".
+// The function by which workers tell each other about references: sys.rref.session.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

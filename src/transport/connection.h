@@ -1,4 +1,4 @@
-// What the RPC layer needs of a transport: ordered byte streams that can be waited for.
+// The interface of transports: ordered byte streams that can be waited for.
 //
 // docs/adding_a_transport.md says what an implementation owes; tests/contract checks it.
 // SPDX-License-Identifier: BSD-3-Clause
@@ -71,7 +71,7 @@ class Listener {
   virtual Accepted accept() = 0;
 
   virtual int descriptor() const = 0;
-  /// What connect() needs to reach this listener.
+  /// The address with which connect() reaches this listener.
   virtual std::string address() const = 0;
 };
 

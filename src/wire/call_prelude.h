@@ -1,4 +1,4 @@
-// What stands before the arguments of a call and instead of the result of a failed one.
+// The prelude before the arguments of a call, the note, and the error in place of a result.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -26,7 +26,7 @@ struct CallPrelude {
   std::span<const std::byte> note = {};  // empty unless kNoted
 };
 
-/// What a layer above sends along with a call or a reply: u16 length, bytes.
+/// The note that a layer above sends along with a call or a reply: u16 length, bytes.
 inline constexpr size_t kMaxNote = 2048;
 class NoteBytes {
  public:
@@ -41,7 +41,7 @@ class NoteBytes {
 /// Reads a note from the front of `body` and drops it there. Throws kBadMessage.
 std::span<const std::byte> read_note(std::span<const std::byte>& body);
 
-/// The prelude's bytes, on the stack of whoever sends.
+/// The prelude's bytes, on the stack of the sending thread.
 class PreludeBytes {
  public:
   explicit PreludeBytes(const CallPrelude& prelude);

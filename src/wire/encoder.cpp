@@ -115,7 +115,7 @@ void Encoder::tensor(const at::Tensor& tensor) {
       tensor.layout() == at::kStrided ? strided(tensor) : sparse(tensor);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kBadMessage) throw;
-      // What a receiver would refuse is a mistake here.
+      // A tensor that a receiver would refuse is a mistake here.
       refuse(tensor, error.message().c_str());
     }
   } else {
@@ -129,7 +129,7 @@ void Encoder::tensor(const at::Tensor& tensor) {
 
 void Encoder::strided(const at::Tensor& original) {
   at::Tensor tensor = original;
-  // What is sent in its place has its history, whatever the mode of the thread that sends.
+  // The tensor that is sent in its place has its history, whatever the mode of this thread.
   const c10::AutoGradMode mode(original.requires_grad() || c10::GradMode::is_enabled());
   if (tensor._is_zerotensor()) tensor = at::zeros_like(tensor);
   if (tensor.is_conj()) tensor = tensor.resolve_conj();

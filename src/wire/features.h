@@ -1,4 +1,4 @@
-// What two workers can do beyond what every worker of their version can: numbered, one bit each.
+// Features: abilities of a worker that not every worker of its version has. Numbered, one bit each.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -31,7 +31,7 @@ class Features {
   uint64_t bits_ = 0;
 };
 
-/// What a hello of this build says. A connection uses what both hellos have.
+/// The features in a hello of this build. A connection uses those that both hellos have.
 inline constexpr Features kOfferedFeatures{};
 
 }  // namespace weft::wire

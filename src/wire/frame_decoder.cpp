@@ -70,7 +70,7 @@ std::span<std::byte> FrameDecoder::prepare() {
   reading_ = Reading::kBuffer;
   make_room();
   size_t room = capacity_ - end_;
-  // What follows a piece is most likely the next one, whose bytes have a better place.
+  // The next piece most likely follows this one, and its bytes have a better place.
   if (in_pieces_.active) room = std::min(room, wanted_ - buffered());
   return {buffer_.get() + end_, room};
 }

@@ -1,4 +1,4 @@
-// The first frame in each direction: who speaks, to whom it believes to speak, and what it can do.
+// The first frame in each direction: the sender, the member it believes to speak to, its features.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -15,7 +15,7 @@ std::byte* put(std::byte* to, std::span<T> bytes) {
   return to + bytes.size();
 }
 
-// Of the tensors of a message, those whose bytes are copied.
+// The bytes of the tensors of a message that are copied.
 size_t copied_bytes(const Encoder& value) {
   size_t copied = 0;
   for (const auto& tensor : value.tensors()) {

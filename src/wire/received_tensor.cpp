@@ -72,7 +72,7 @@ void check_sparse(const TensorEntry& row, const at::Tensor& indices, const at::T
 at::Tensor make_received_tensor(const TensorEntry& row, c10::DataPtr memory) {
   if (row.flags & kUndefined) return {};
   if (row.flags & kSparse) Decoder::fail("a sparse tensor inside a sparse tensor");
-  // Whoever receives it may do so for somebody else.
+  // This thread may receive the tensor for another one.
   std::optional<c10::InferenceMode> normal;
   if (c10::InferenceMode::is_enabled()) normal.emplace(false);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(

@@ -1,4 +1,4 @@
-// What was thrown, for whoever waits on another worker.
+// Describes an exception for a caller on another worker.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

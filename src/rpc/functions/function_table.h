@@ -14,7 +14,7 @@ namespace weft::rpc {
 /// The agent's own functions, which are not counted as work.
 inline bool is_reserved(const detail::FunctionEntry& function) { return function.reserved; }
 
-/// What a program has to say so that it serves a function of this name.
+/// The line of code with which a program serves a function of this name.
 std::string how_to_expose(std::string_view name);
 
 uint64_t hash_signature(std::string_view text);

@@ -64,7 +64,8 @@ bool GroupShutdown::report(uint64_t activity, Termination::Verdict& verdict) {
   if (error->code() == ErrorCode::kShuttingDown) {
     stop();
   } else if (error->code() == ErrorCode::kUnavailable || error->code() == ErrorCode::kPeerLost) {
-    // Whether the coordinator is gone shows by the sign that the attempt has left.
+    // The failed attempt was a sign of life or death; Liveness knows by now whether the coordinator
+    // is gone.
     if (const auto gone = agent_.runtime().liveness.why_gone(rank)) on_gone(rank, *gone);
     std::this_thread::sleep_for(kLongestPause);
   } else {
@@ -170,7 +171,8 @@ std::vector<std::string> GroupShutdown::awaited() const {
   return names;
 }
 
-// Asks those who have not reported whether they live, again and again until they report or do not.
+// Asks members that have not reported whether they live, again and again until they report or are
+// gone.
 void GroupShutdown::ask_missing() {
   std::vector<int> missing;
   {

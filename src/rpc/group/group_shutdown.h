@@ -1,8 +1,8 @@
-// The end of a group: every member that lives waits until nobody has work left. The shell around
+// The end of a group: every member that lives waits until no member has work left. The shell around
 // Termination.
 //
-// Each member reports to the one that coordinates, the lowest rank that lives, whenever it has
-// nothing to do. The coordinator answers when all have reported.
+// Each member reports to the coordinator, the lowest rank that lives, whenever it has nothing to
+// do. The coordinator answers when all have reported.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

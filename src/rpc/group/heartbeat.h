@@ -1,5 +1,5 @@
-// Whether a peer that says nothing still lives. A deterministic core: told the time, tells what to
-// do.
+// The heartbeat of one connected peer: when to ping it, and when its silence means that it is dead.
+// A deterministic core: told the time, tells what to do.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -29,8 +29,8 @@ class Heartbeat {
   Verdict on_time(base::Time now) {
     const base::Duration since_asked = now - std::exchange(asked_, now);
     if (since_asked >= times_.suspect_after) {
-      // It was us who stood still (stopped, or starved of CPU), not the peer: its answers may lie
-      // unread. It gets its full time again.
+      // This process stood still (stopped, or starved of CPU), not the peer, whose answers may lie
+      // unread. The peer gets its full time again.
       heard_ = pinged_ = now;
       suspected_ = false;
       return Verdict::kPing;

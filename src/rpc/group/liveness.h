@@ -49,7 +49,7 @@ class Liveness {
   using OnGone = std::function<void(int rank, const Error& why)>;
   void subscribe(OnGone on_gone);
 
-  /// Those who wait are told kShuttingDown, on this thread.
+  /// Answers all that wait in when_known() with kShuttingDown, on this thread.
   void stop();
 
  private:

@@ -16,7 +16,7 @@
 
 namespace weft::rpc {
 
-/// What was seen of a member.
+/// An observation of a member.
 enum class SignOfLife {
   kHeard,        // accepted a connection and said who it is
   kRefused,      // nobody listens at its address, where a member listens for all its life

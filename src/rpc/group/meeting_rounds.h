@@ -21,7 +21,8 @@ class MeetingRounds {
     if (rounds.given_back.empty()) return rounds.next++;
     return rounds.given_back.extract(rounds.given_back.begin()).value();
   }
-  /// The member failed in this round: those who come late find it there when it tries again.
+  /// The member failed in this round: its next attempt takes the same round, where late members
+  /// are.
   void give_back(const Set& set, uint64_t round) { rounds_[set].given_back.insert(round); }
 
  private:

@@ -23,7 +23,7 @@ namespace weft::rpc {
 
 class AgentCore;
 
-/// What a member brings, encoded.
+/// The value that a member brings, encoded.
 struct Contribution {
   std::vector<uint8_t> bytes;
   std::vector<at::Tensor> tensors;
@@ -37,8 +37,9 @@ class Meetings {
 
   explicit Meetings(AgentCore& agent);
 
-  /// Meets the members of `set` (empty: all) and returns what each brought. Throws kTimeout naming
-  /// those who did not come, kPeerLost naming one that is gone; either way it may be tried again.
+  /// Meets the members of `set` (empty: all) and returns the contribution of each. Throws kTimeout
+  /// naming the members that did not come, kPeerLost naming one that is gone; the meeting may then
+  /// be tried again.
   Contributions meet(const Contribution& mine, Set set, Timeout timeout);
 
   // On the member that leads.
@@ -46,7 +47,7 @@ class Meetings {
                              Contribution contribution);
   std::vector<std::string> on_withdrawal(const Set& set, uint64_t round, const std::string& who);
 
-  /// Gives up all meetings that this member leads. Those who wait learn it from their connections.
+  /// Gives up all meetings that this member leads. Waiting members learn it from their connections.
   void stop();
   size_t open_meetings() const;
 

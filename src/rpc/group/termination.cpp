@@ -17,8 +17,8 @@ void Termination::on_report(int rank, bool idle, uint64_t activity, Answer answe
 void Termination::on_dead(int rank) {
   if (wave_.contains(rank)) return;  // an old rumour: it has spoken since
   dead_.insert(rank);
-  // It stays in the last wave, which therefore does not match: what it set off before it died may
-  // still be on its way.
+  // The dead member stays in the last wave, which therefore does not match: calls that it caused
+  // before it died may still be on their way.
   finish_wave_if_complete();
 }
 

@@ -1,11 +1,11 @@
-// When a group may stop: nobody has work left, and no call is on its way to make some. A
-// deterministic core that runs on the worker that coordinates the shutdown.
+// Decides when a group may stop: no member has work left, and no call is on its way to make some. A
+// deterministic core that runs on the coordinator of the shutdown.
 //
 // Every member that wants to stop reports, whenever it has nothing to do, how many calls it has
 // made and served so far. A wave is complete when every living member reported. The group is
-// finished when two waves in a row found everybody idle with unchanged counts: then, between the
-// two, everybody was idle at the same instant, and a call is counted at its caller until it is
-// answered, so none was on its way.
+// finished when two waves in a row found every member idle with unchanged counts: then, between the
+// two, all were idle at the same instant, and a call is counted at its caller until it is answered,
+// so none was on its way.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

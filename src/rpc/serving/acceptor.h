@@ -1,7 +1,7 @@
 // Lets peers in: accepts connections and hears their hello before anything else of theirs.
 //
 // A connection that says something else, nothing for five seconds, or belongs to another group is
-// closed with a log line; nothing is kept of it and nobody else notices.
+// closed with a log line; nothing is kept of it and no other connection is affected.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -49,7 +49,7 @@ class Acceptor final : public IoClient, public std::enable_shared_from_this<Acce
   base::Mutex mutex_;
   std::unique_ptr<transport::Listener> listener_ WEFT_GUARDED_BY(mutex_);
 
-  // Of the loop, and of whoever ends it.
+  // Touched by the I/O loop only, and after its end by close_guests().
   std::deque<std::shared_ptr<Guest>> guests_;  // oldest first
   base::Time log_again_at_{};
   uint64_t not_logged_ = 0;

@@ -93,7 +93,7 @@ void IncomingCall::run_when_ready(detail::Task run) {
   detail::when_all(decoder_->arrival()->take_needed(),
                    [self = detail::Ref<IncomingCall>::share(this),
                     run = std::move(run)](std::exception_ptr why_not) mutable {
-                     // Whoever made it ready has no time for a function.
+                     // The thread that completed the last argument must not run a function.
                      auto* later = new detail::Continuation;
                      later->ambient = self;
                      later->task = [self, run = std::move(run), why_not]() mutable {

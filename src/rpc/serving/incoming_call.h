@@ -1,4 +1,4 @@
-// One call being served, from its frame to its reply. It is what the function's thread inherits:
+// One call being served, from its frame to its reply. It is the ambient of the function's thread:
 // calls made from there share its deadline and are given up with it.
 // SPDX-License-Identifier: BSD-3-Clause
 
@@ -38,7 +38,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   void park(std::span<const std::byte> arguments, std::vector<at::Tensor> tensors);
   void run_parked();
 
-  /// What accompanies it here; before it runs.
+  /// Sets the companion of the call; before it runs.
   void set_companion(detail::Ref<Companion> companion) { companion_ = std::move(companion); }
   detail::RefCounted* companion() override { return companion_.get(); }
 

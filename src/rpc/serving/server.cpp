@@ -40,7 +40,7 @@ LatencySummary summarize(const observe::Histogram& histogram) {
 
 namespace {
 
-// What the serving code on this thread may do.
+// The role of this thread in serving.
 struct Role {
   bool leads = false;
   bool in_user_code = false;
@@ -100,7 +100,8 @@ void Server::drop(ServingLink& link, const std::string& why, bool suspicious) {
   links_.erase(link.token);
 }
 
-// Only while this thread leads: whoever took the lead has flushed, and will not for our sake again.
+// Only while this thread leads: a thread that took the lead has flushed, and does not flush for
+// this thread again.
 bool Server::flushes_later(ServingLink& link) const {
   return role.batching == &link && crew_->still_leads();
 }

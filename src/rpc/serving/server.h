@@ -96,7 +96,7 @@ class Server final : public base::CrewLoop {
   base::Crew* crew_ = nullptr;
   transport::Poller poller_;
 
-  // The leader's: what it was doing, for whoever leads on.
+  // The leader's; tells the next leader where this one was.
   detail::Ref<ServingLink> current_;
   detail::Ref<ServingLink> hot_;  // served last; polled while spinning
   base::Spinner spinner_;

@@ -1,4 +1,4 @@
-// What a loopback connection does to the frames that pass through it.
+// The faults that a loopback connection applies to the frames that pass through it.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace weft::transport {
 
-/// What happens to one frame.
+/// The fate of one frame.
 struct Fault {
   enum class Kind {
     kDeliver,

@@ -21,8 +21,8 @@ namespace weft::transport {
 namespace {
 
 constexpr int kBacklog = 512;
-// How much the system may hold that it has not sent yet. What it holds cannot be overtaken: this
-// much takes 20 ms at 100 Mbit/s. What is on its way does not count, so fast and long ways fill.
+// How many unsent bytes the system may hold. Urgent frames cannot overtake those: so many bytes
+// take 20 ms at 100 Mbit/s. Bytes on their way do not count, so fast and long ways are filled.
 constexpr int kUnsentInSystem = 256 * 1024;
 
 void set_options(int socket) {
