@@ -68,7 +68,7 @@ class WEFT_API ProcessGroup {
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor) const;
   Future<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor) const;
 
-  /// One tensor for each member: the reduction of those that are for this one.
+  /// Takes one tensor for each member; returns the reduction of those that are for this one.
   at::Tensor reduce_scatter(const std::vector<at::Tensor>& tensors,
                             ReduceOp op = ReduceOp::kSum) const;
   Future<at::Tensor> reduce_scatter_async(const std::vector<at::Tensor>& tensors,

@@ -14,7 +14,7 @@
 
 namespace weft::autograd {
 
-/// Once it is closed, every question is answered by throwing the reason.
+/// After close() every question throws the reason.
 class ContextGradients {
  public:
   /// Undefined if the leaf has none.
@@ -42,7 +42,7 @@ class ContextGradients {
     const base::MutexLock lock(mutex_);
     return leaves_.find(leaf);
   }
-  /// In place of the ones these leaves have. Not while a pass runs.
+  /// Replaces the gradients that these leaves have. Not while a pass runs.
   void replace(const std::vector<at::Tensor>& leaves, std::vector<at::Tensor> gradients) {
     const base::MutexLock lock(mutex_);
     check();

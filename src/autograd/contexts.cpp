@@ -25,7 +25,7 @@ std::shared_ptr<rpc::AgentExtension> make_contexts(rpc::AgentCore& agent) {
 }
 const size_t extension_index = rpc::register_agent_extension(&make_contexts);
 
-// Not on behalf of whatever runs on this thread.
+// Calls in this scope do not belong to the call that this thread serves.
 struct OnOnesOwn {
   detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
 };
@@ -131,7 +131,7 @@ detail::Ref<ContextState> Contexts::join(const WorkerInfo& leader, int64_t id) {
   return led_by(leader, id);
 }
 
-// Null if it is one of our own that has ended.
+// Null if this worker created the context, and it has ended.
 detail::Ref<ContextState> Contexts::find_or_join(int64_t id) {
   detail::Ref<ContextState> state;
   {

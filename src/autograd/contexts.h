@@ -97,7 +97,7 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
   std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
   bool alarm_set_ WEFT_GUARDED_BY(mutex_) = false;
   std::map<int, std::vector<int64_t>> ended_
-      WEFT_GUARDED_BY(mutex_);  // of our own: who is still to be told
+      WEFT_GUARDED_BY(mutex_);  // by rank: own contexts whose end the worker is still to be told
   std::shared_ptr<rpc::Alarm> telling_ WEFT_GUARDED_BY(mutex_);
 };
 

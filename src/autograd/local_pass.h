@@ -33,7 +33,7 @@ class LocalPass {
 
   void run(const RunOrder& order);
 
-  /// From the worker of rank `from`. Throws if it was not sent that message.
+  /// The worker of rank `from` returned gradients. Throws if it was not sent that message.
   void on_gradients(int from, ReturnedGradients returned);
 
   struct Outgoing {

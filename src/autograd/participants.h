@@ -21,7 +21,7 @@ class Participants {
     const base::MutexLock lock(mutex_);
     ranks_.insert(rank);
   }
-  /// Those a reply tells of; ranks that nobody has are left out.
+  /// Adds the workers that a reply names; ranks that no member has are left out.
   void add_from(const ReplyNote& reply) {
     const base::MutexLock lock(mutex_);
     for (const uint16_t rank : reply.participants) {
@@ -29,7 +29,7 @@ class Participants {
     }
     more_ = more_ || reply.more;
   }
-  /// Tells of as many as a note takes.
+  /// Puts as many workers into the note as it takes.
   void tell(ReplyNote& reply) const {
     const base::MutexLock lock(mutex_);
     for (const int rank : ranks_) {
@@ -53,7 +53,7 @@ class Participants {
     return more_;
   }
 
-  /// The creator's knowledge, from the reports of the last pass: who has sparse gradients.
+  /// For the creator: the workers that have sparse gradients, by the reports of the last pass.
   void on_report(int rank, bool has_sparse) {
     const base::MutexLock lock(mutex_);
     if (has_sparse) {

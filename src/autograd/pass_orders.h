@@ -33,12 +33,12 @@ class PassOrders {
   void begin(RunOrder order, std::set<int> ranks, base::Time deadline);
   /// Sends the order of `rank` with these gradients. False: that worker has its order already.
   bool send_with(int rank, ReturnedGradients& gradients);
-  /// The creator's own pass goes on: those that wait only for their orders get them if it takes
-  /// long. Throws kTimeout at the deadline.
+  /// To be called while the creator's own pass runs: if that takes long, workers that only wait for
+  /// their orders get them. Throws kTimeout at the deadline.
   void look_at_time();
-  /// Sends all that are left; returns the answers to all orders of the pass.
+  /// Sends the orders that are left; returns the answers to all orders of the pass.
   Sent send_rest();
-  /// Nothing more is sent.
+  /// Drops the orders that are left.
   void clear();
 
  private:

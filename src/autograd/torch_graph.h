@@ -41,7 +41,7 @@ class Receipt final : public Node {
   int from() const { return from_; }
   uint64_t message() const { return message_; }
 
-  /// Only torch's own engine calls it. Throws: what lies behind is on another worker.
+  /// Called by torch's own engine only. Throws: the rest of the graph is on another worker.
   Tensors apply(Tensors&& gradients) override;
   std::string name() const override { return "weft::Receipt"; }
 

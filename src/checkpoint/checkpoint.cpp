@@ -224,7 +224,7 @@ Manifest Plan::write_parts(uint64_t number, uint64_t save, const Record& notes) 
   return manifest;
 }
 
-// By all workers; what is left is removed after a later save.
+// Has all workers remove files; files that are left are removed after a later save.
 template <auto F, typename... Args>
 void Plan::have_removed(const Args&... args) {
   std::vector<Future<void>> pending;

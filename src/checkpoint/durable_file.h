@@ -24,7 +24,7 @@ constexpr size_t kPieceBytes = 256 * 1024;
 // Not std::filesystem: libtorch 2 exports that of another compiler's library, which crashes.
 
 std::string parent_of(const std::string& path);
-/// Also those above it; what it makes stays.
+/// Makes the directory and those above it, so that they survive a crash.
 void make_directory(const std::string& path);
 /// Makes changes of the directory's entries (created, renamed, removed) survive a crash.
 void sync_directory(const std::string& path);

@@ -32,7 +32,7 @@ std::string folder_name(uint64_t number) { return fmt::format("{:08}", number); 
 
 constexpr uint64_t kMostCheckpoints = 1'000'000'000'000;
 
-// Only of what folder_name() gives: others are not ours.
+// The number in a name that folder_name() gave; nothing for other names.
 std::optional<uint64_t> number_of(const std::string& name) {
   uint64_t number = 0;
   std::from_chars(name.data(), name.data() + name.size(), number);

@@ -20,7 +20,7 @@ constexpr char kValue[] = "value";
 constexpr char kState[] = "state.";
 constexpr char kSizes[] = "sizes";
 
-// In memory that nobody else writes to.
+// A copy in memory that nothing else writes to.
 at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
 }

@@ -137,7 +137,7 @@ class PartReader {
     }
   }
 
-  // None at the end, or behind the last byte that was sealed.
+  // The number of bytes read; zero at the end, or behind the last byte that was sealed.
   size_t read_some(std::span<std::byte> to) {
     to = to.first(std::min(to.size(), kPieceBytes));
     while (bytes_ <= seal_.bytes) {

@@ -31,7 +31,7 @@ class DualChannel {
   Future<Outcome> broadcast(const Signature& signature, const Tensors& tensors,
                             const std::vector<int>& ranks) const;
 
-  // With all members. The outcome has all tensors, by place, or the reduction of those for it.
+  // With all members. The outcome has all tensors, by place, or the reduction for this place.
   Future<Outcome> all_gather(const Signature& signature, const at::Tensor& tensor) const;
   Future<Outcome> reduce_scatter(const Signature& signature, const Tensors& tensors,
                                  const Folding& folding) const;

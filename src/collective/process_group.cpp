@@ -82,7 +82,7 @@ Future<void> ProcessGroup::all_reduce_async(const at::Tensor& tensor, ReduceOp o
   });
 }
 
-// Without a thread between the one that brings the last chunk and this one.
+// Waits for the outcome itself: no further thread comes between the last chunk and this one.
 void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
   const InPlace begun = begin_all_reduce(*group_, tensor, op);
   end_all_reduce(begun.flat, begun.outcome.wait());

@@ -211,7 +211,7 @@ void ProcessGroups::ask(const std::shared_ptr<ProcessGroupState>& group, uint32_
   const auto agent = agent_.lock();
   if (!agent) return;
   const int worker = group->members()[static_cast<size_t>(rank)].id;
-  // No timeout: a member that does not live is noticed.
+  // No timeout: Liveness notices a member that is gone.
   rpc::call_until_answered<sys_collective_attends>(*agent, worker, Timeout(0),
                                                    ChannelId{group->id(), channel}, awaited)
       .on_ready(

@@ -16,7 +16,7 @@ void register_reserved_functions();
 
 ChunkReply sys_collective_chunk(Chunk chunk);
 void sys_collective_fail(ChannelId channel, uint8_t code, std::string cause);
-/// By a member that waits for this one: whether there is a reason why it should not.
+/// Asked by a member that waits for the callee in an operation: whether it waits in vain.
 ChunkReply sys_collective_attends(ChannelId channel, Channel::Awaited awaited);
 
 }  // namespace weft::collective

@@ -38,9 +38,9 @@ class BucketProgress {
   BucketProgress(const BucketPlan& plan, size_t parameters);
 
   bool is_ready(size_t parameter) const { return ready_[parameter]; }
-  /// Its gradient is there: the buckets that can be reduced now.
+  /// The gradient of `parameter` is there. Returns the buckets that can be reduced now.
   std::vector<size_t> on_ready(size_t parameter);
-  /// No more will come: all buckets that are left.
+  /// No more gradients will come. Returns all buckets that are left.
   std::vector<size_t> on_all();
   /// The parameters that have no gradient.
   std::vector<size_t> missing() const;

@@ -48,7 +48,7 @@ void join(const std::vector<DataParallel*>& modules, const std::function<void()>
     for (DataParallel* each : modules) each->reducer()->give_up(cause);
     throw;
   }
-  // From all before any is waited for: others still need to know it of the next one.
+  // This member departs from all modules before it waits for any: the others must learn of each.
   std::vector<Future<int>> departures;
   for (DataParallel* each : modules) departures.push_back(each->reducer()->depart());
   for (size_t i = 0; i < modules.size(); ++i) modules[i]->reducer()->end_join(departures[i].wait());

@@ -9,7 +9,7 @@
 
 namespace weft::nn {
 
-/// Not a copy.
+/// The state of `module`, with its own tensors and not copies.
 ModuleState view_state(const torch::nn::Module& module);
 
 /// Throws kInvalidArgument unless names, sizes and element types are those of the module.

@@ -18,7 +18,7 @@ namespace weft::nn {
 
 namespace {
 
-// Those of embeddings that were made so, and those the user names.
+// The parameters with sparse gradients: those of sparse embeddings, and those the user names.
 std::set<std::string> sparse_names(torch::nn::Module& module, const DataParallelOptions& options) {
   std::set<std::string> names(options.sparse_parameters.begin(), options.sparse_parameters.end());
   for (const auto& each : module.named_modules()) {
@@ -213,8 +213,8 @@ Reducer::Stage& Reducer::stage_in(autograd::ContextState& context) {
   return static_cast<Stage&>(*stage);
 }
 
-// Once for each round: a pass that is tried again, or has several forwards, finds it done, and so
-// members that have more of them than others stay in step.
+// Prepares a round once: a pass that is tried again, or has several forwards, finds it prepared. So
+// members with different numbers of forwards stay in step.
 void Reducer::prepare_round(bool training) {
   const base::MutexLock one_at_a_time(preparing_);
   bool prepared = false, buffers_sent = false, joining = false;

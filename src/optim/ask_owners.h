@@ -25,7 +25,7 @@ namespace weft::optim {
 
 inline constexpr int kMostSendings = 3;
 
-// Runs `make`, whose complaint is about what the user gave us.
+// Runs `make`, whose complaint is about the user's arguments.
 template <typename F>
 void check_argument(const std::string& of, const F& make) {
   try {

@@ -233,7 +233,7 @@ void OptimizerDriver::ask_first(const StepOrder& order, const TimeLimit& time) {
   if (const auto failure = note(order, std::move(outcomes))) throw *failure;
 }
 
-// By owner: what earlier attempts at the step of `context` did.
+// The outcomes of earlier attempts at the step of `context`, by owner.
 std::vector<OwnerOutcome> OptimizerDriver::outcomes_before(int64_t context) const {
   if (unfinished_ && unfinished_->context == context && !unfinished_->outcomes.empty()) {
     return unfinished_->outcomes;
@@ -243,7 +243,7 @@ std::vector<OwnerOutcome> OptimizerDriver::outcomes_before(int64_t context) cons
   return none;
 }
 
-// From here on owners may apply the step: the one before it, if unfinished, cannot be completed.
+// From here on owners may apply the step. An unfinished step before it cannot be completed then.
 void OptimizerDriver::begin(const StepOrder& order) {
   if (unfinished_ && unfinished_->context == order.context) return;  // the same step
   if (unfinished_) given_up_.insert(unfinished_->context);

@@ -37,9 +37,9 @@ class OwnerOptimizer {
   State state();
   /// Does not copy tensors and does not lock: the caller has Stepping locked.
   State view_state() const;
-  /// Checks first: nothing is changed by a state that does not fit.
+  /// Checks first: a state that does not fit changes nothing.
   rpc::Complaint load_state(const State& state);
-  /// The same without loading: tensors may be outlined.
+  /// Only checks; tensors may be outlined.
   rpc::Complaint check_state(const State& state) const;
   /// The state with the sizes of tensors in place of the tensors.
   static State outlined(State state);

@@ -47,7 +47,7 @@ inline void set_state(torch::optim::Optimizer& optimizer, const at::Tensor& para
   optimizer.state()[state_key(param)] = std::move(state);
 }
 
-/// In place of what there was.
+/// Adds a fresh state for `param`, in place of an earlier one.
 template <typename State>
 State& add_state(torch::optim::Optimizer& optimizer, const at::Tensor& param) {
   auto state = std::make_unique<State>();

@@ -77,7 +77,7 @@ void init_rpc(const std::string& name, const Options& options) {
   }
   std::shared_ptr<Agent> agent;
   try {
-    // Functions that others call as soon as they know of us find an initialized process.
+    // Set before others know of this worker: functions that they call find an initialized process.
     agent = Agent::join(name, options, [](Agent& joined) { rpc::set_default_agent(&joined); });
   } catch (...) {
     rpc::set_default_agent(nullptr);

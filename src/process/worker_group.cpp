@@ -186,7 +186,7 @@ void WorkerGroup::on_child_exited(pid_t first) {
 }
 
 void WorkerGroup::on_exit_of(size_t rank) {
-  // Its last words come before our comment on them.
+  // The worker's last output comes before the launcher's message about it.
   for (Stream& stream : streams_) {
     if (stream.rank == rank) drain(stream);
   }
@@ -283,7 +283,8 @@ void WorkerGroup::finish_output() {
     wait_for(polled, phase_ == Phase::kRunning ? -1 : static_cast<int>(options_.grace.count()));
     if (polled[0].revents == 0 && polled[1].revents == 0 && phase_ != Phase::kRunning) return;
     while (const auto event = signals_.take_event()) {
-      // Nobody is left to pass it on to: it means us, and the reader that does not read.
+      // No worker is left to pass the signal on to: it is meant for this process, whose output is
+      // not read.
       if (event->signal == SIGINT || event->signal == SIGTERM || event->signal == SIGQUIT ||
           event->signal == SIGHUP)
         return;

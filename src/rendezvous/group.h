@@ -18,7 +18,7 @@ struct Member {
 };
 
 struct Group {
-  uint64_t token = 0;  // proves that a peer met us at the same rendezvous
+  uint64_t token = 0;  // proves that a peer was at the same rendezvous
   int self = 0;        // index into members; members[i].info.id == i
   std::vector<Member> members;
 };

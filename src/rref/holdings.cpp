@@ -150,7 +150,7 @@ void Holdings::on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const S
                         base::Time now, Changes& changes) {
   Session* its = find(owner);
   if (!its || !its->unanswered || its->epoch != epoch || its->unanswered->sequence != sequence) {
-    return;  // an answer we have had already
+    return;  // an answer that came before
   }
   if (reply.status == SessionReply::Status::kOver) {
     begin_epoch(*its, changes);
@@ -194,7 +194,7 @@ void Holdings::begin_epoch(Session& its, Changes& changes) {
     }
     forget_if_idle(its, current);
   }
-  // Acceptances are about what the other holds, which the end of our session did not touch.
+  // Acceptances concern handles that the other worker holds; the end of this session left them.
   const auto keep_acceptances = [&again](const std::vector<Step>& steps) {
     for (const Step& step : steps) {
       if (step.kind == Kind::kAccept) again.push_back(step);
@@ -213,7 +213,7 @@ void Holdings::on_owner_lost(Worker owner, Changes& changes) {
   its->queue.clear();
   its->urgent = false;
   its->owner_lost = true;
-  // Should it live after all, it ends what we have given up when it hears of a new epoch.
+  // Should the owner live after all, a new epoch makes it end the session that was given up here.
   ++its->epoch;
   its->sequence = 0;
   its->sure_until = base::Time{};

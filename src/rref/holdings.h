@@ -35,7 +35,7 @@ class Holdings {
   /// References whose state was decided by an event.
   struct Changes {
     std::vector<RRefId> held;
-    std::vector<RRefId> refused;  // the object was gone before we could register
+    std::vector<RRefId> refused;  // the object was gone before the registration came
     std::vector<RRefId> lost;
   };
 
@@ -47,13 +47,13 @@ class Holdings {
   State arrive(const RRefId& id, bool may_precede_creation, base::Time now);
   void drop(const RRefId& id);
 
-  /// Tells `sender`, in whose reply a reference came, that it need not hold it for us.
+  /// Tells `sender`, whose reply brought a reference, that it need not hold the object any more.
   void accept(Worker sender, const RRefId& id, base::Time now);
 
   std::optional<State> state(const RRefId& id) const;
   /// Whether only the outcome of its creation is waited for.
   bool is_dropped_creation(const RRefId& id) const;
-  /// Until when the owner surely counts us among the holders.
+  /// Until when the owner surely counts this worker among the holders.
   base::Time sure_until(const RRefId& id) const;
 
   // The conversation with an owner: one message at a time.

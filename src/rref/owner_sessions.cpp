@@ -15,10 +15,11 @@ namespace weft::rref {
 
 namespace {
 
-// Releases of so long travel together.
+// Releases within so long travel together.
 constexpr auto kReleaseTogether = std::chrono::milliseconds(1);
 
-// Not on behalf of whatever runs on this thread: neither its deadline nor its end are ours.
+// Calls in this scope do not belong to the call that this thread serves: neither its deadline nor
+// its end applies to them.
 struct OnOnesOwn {
   detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
 };

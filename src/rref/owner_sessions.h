@@ -35,13 +35,14 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
 
   struct Arrival {
     Holdings::State state;
-    std::optional<Future<void>> confirmed;  // when the owner has registered us, if it has not yet
+    std::optional<Future<void>>
+        confirmed;  // once the owner registers this worker; nothing: no wait
   };
   /// A reference came with a message; counts as a hold. Throws kShuttingDown.
   Arrival arrive(const RRefId& id, bool may_precede_creation);
   /// Sends the queued messages as soon as the I/O crew can: somebody waits for an answer.
   void talk_soon();
-  /// Tells `sender` that it need not hold for us the object that its reply referred to.
+  /// Tells `sender` that it need not hold the object any more that its reply referred to.
   void accept(Worker sender, const RRefId& id);
   /// Ends one hold. `creation`: the call that was to make the object, if this worker made it.
   void drop(const RRefId& id, const std::optional<Future<void>>& creation);

@@ -37,8 +37,8 @@ class Connection {
   /// Waits for bytes, at most kLongestReceive; kWouldBlock if none came.
   virtual IoResult wait_and_receive(void* to, size_t size) = 0;
 
-  /// Both ends get kClosed from now on, after what was received already; waits on the
-  /// descriptor end.
+  /// Both ends get kClosed from now on, after bytes that arrived before; waits on the descriptor
+  /// end.
   virtual void close_both_ways() = 0;
   /// The other end gets kClosed after everything sent so far; receiving goes on.
   virtual void finish_sending() = 0;

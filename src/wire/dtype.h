@@ -1,4 +1,4 @@
-// Element types on the wire: our own numbers, since libtorch's may change between versions.
+// Element types on the wire: numbers of Weft's own, since libtorch's may change between versions.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -56,7 +56,7 @@ class Outbox {
                  const Encoder& value);
   void add_in_pieces(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value);
   void mark_cut() { cuts_.push_back(done_ + bytes()); }
-  /// The same after a whole frame; of many small ones only some are marked.
+  /// Marks a cut after a whole frame; not after each of many small frames.
   void mark_frame() {
     if (done_ + bytes() - (cuts_.empty() ? 0 : cuts_.back()) >= kCutBytes) mark_cut();
   }

@@ -99,7 +99,7 @@ class WEFT_API FutureCore : public RefCounted {
 /// future.
 WEFT_API size_t wait_for_any(std::span<FutureCore* const> futures);
 
-/// In a catch block: logs what a callback threw that nobody else will hear of.
+/// In a catch block: logs the exception of a callback, of which nobody else will hear.
 WEFT_API void log_escaped_exception() noexcept;
 
 template <typename T>

@@ -65,7 +65,7 @@ class WEFT_API RRefObject final : public RefCounted {
   const Future<void> settled_;
 };
 
-/// One call's use of an object: its turn, if it is serialized, ends with it.
+/// One call's use of an object. The call's turn, if the object is serialized, ends with the use.
 class RRefUse {
  public:
   explicit RRefUse(Ref<RRefObject> object) : object_(std::move(object)) {}
@@ -75,7 +75,7 @@ class RRefUse {
   }
 
   RRefObject& object() const { return *object_; }
-  /// Nothing if it is there already.
+  /// Settled when the turn comes; nothing if the turn has come already.
   std::optional<Future<void>> take_turn() {
     Turns::Turn turn = object_->turns().take();
     turn_ = turn.number;

@@ -29,7 +29,7 @@ class Turns {
     waiting_.emplace_back(number, Promise<void>());
     return {number, waiting_.back().second.future()};
   }
-  /// Also of a turn that has not come yet: it is given up.
+  /// Ends a turn; a turn that has not come yet is given up.
   void end(uint64_t number) {
     std::optional<Promise<void>> next, given_up;
     {

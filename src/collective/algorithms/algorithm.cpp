@@ -90,7 +90,8 @@ class ReduceByShares final : public Algorithm {
       fold_into(place(), folding_, shares_[place().own], std::move(chunks));
       return to_others(1, shares_[place().own]);
     }
-    // A member that sends its share has received our part of that share, so it may be overwritten.
+    // A member that sends its share has received this member's part of it, which may be
+    // overwritten.
     for (size_t i = 0; i < shares_.size(); ++i) {
       if (i != place().own) copy(shares_[i], chunks[i]);
     }

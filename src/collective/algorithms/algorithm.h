@@ -47,13 +47,14 @@ class Algorithm {
   /// Every chunk that was expected is there, by place. Throws kBadMessage for what does not fit.
   virtual Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) = 0;
 
-  /// Whether go_on has to wait for work that others do, on a thread of theirs. They begin when the
-  /// chunks are there, and call `done`, once, with what failed or null; go_on gets no chunks then.
+  /// Whether go_on() has to wait for work on another thread. work_elsewhere() begins it when the
+  /// chunks are there; `done` is then called once, with the failure or null, and go_on() gets no
+  /// chunks.
   virtual bool works_elsewhere(uint8_t) const { return false; }
   using Done = std::function<void(std::exception_ptr)>;
   virtual void work_elsewhere(std::vector<Tensors>, Done) {}
 
-  /// Once it is over: what it gives to this member, if that is no tensor it was given.
+  /// After the last phase: the result for this member, if it is not in the tensors that were given.
   virtual std::vector<Tensors> take_result() { return {}; }
 
  protected:
@@ -66,7 +67,7 @@ class Algorithm {
     }
     return sendings;
   }
-  /// The same to all others.
+  /// Sends the same tensors to every other member.
   Sendings to_others(uint8_t phase, const Tensors& tensors) const {
     return to_each_other(phase, [&](size_t) { return tensors; });
   }

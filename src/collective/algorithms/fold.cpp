@@ -50,7 +50,7 @@ void fold_stretch(const Folding& folding, const std::vector<at::Tensor>& chunks,
   if (folding.scale != 1) into.mul_(folding.scale);
 }
 
-// In the memory of one of the first two.
+// Folds into the memory of one of the first two chunks.
 void fold_stretch_apart(const Folding& folding, const std::vector<at::Tensor>& chunks, size_t own) {
   at::Tensor into = chunks[own == 0 ? 1 : 0];
   combine(folding.op, into, chunks[0], chunks[1]);

@@ -38,7 +38,7 @@ Future<int> Channel::depart() {
   return last;
 }
 
-// All have departed; says who did so last.
+// All have departed; returns the member that did so last.
 int Channel::conclude_epoch() {
   const std::map<int, uint64_t> departed = std::move(departed_.extract(epoch_).mapped());
   const auto latest =

@@ -38,7 +38,7 @@ std::vector<T> values_of(const at::Tensor& identity) {
   return {values, values + identity.numel()};
 }
 
-// From another member.
+// Throws unless `chunk`, from another member, is an identity.
 void check_identity(const Tensors& chunk, c10::ScalarType type) {
   const bool is_identity = chunk.size() == 1 && chunk[0].defined() &&
                            chunk[0].scalar_type() == type && chunk[0].layout() == c10::kStrided &&

@@ -97,7 +97,7 @@ Future<Outcome> DeviceChannel::start_reduce_scatter(const Signature& signature,
   });
 }
 
-// In the worker's order as in the channel's.
+// Operations enter the worker's order and the channel's in the same order.
 Future<Outcome> DeviceChannel::enter(Signature signature, const MakeAlgorithm& make_algorithm) {
   signature.on_device = 1;
   const base::MutexLock one_at_a_time(starting_);

@@ -107,8 +107,8 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
   return Access::finish_starting(call) || settle_if_sent(call, *link);
 }
 
-// The first call after a pause: if the loop is writing it, it is because the link has just become
-// readable or writable, perhaps by breaking. Its outcome is worth a moment.
+// The first call after a pause: if the loop is writing it, the link has just become readable or
+// writable, perhaps by breaking. It is worth a moment to see the outcome of that write.
 void Peer::wait_for_other_writer(Call& call, const Link& link) {
   for (int i = 0; i < kPatienceWithLoop; ++i) {
     if (link.has_sent(Access::ends_at(call)) || link.blocked() || link.broken()) return;

@@ -45,7 +45,8 @@ std::shared_ptr<IoClient> IoLoop::find(uint64_t token) {
 void IoLoop::set_due(IoClient& client, base::Time due) {
   const base::Time::rep at = due.time_since_epoch().count();
   if (client.due_.exchange(at, std::memory_order_seq_cst) == at || on_this_thread()) return;
-  // The loop reads all due times after it announced when it wakes: one of us sees the other.
+  // The loop reads all due times after it announced when it wakes: either it sees this time, or
+  // this thread sees the announcement.
   if (at < sleeping_until_.load(std::memory_order_seq_cst)) poller_->wake();
 }
 

@@ -121,7 +121,7 @@ void ServingLink::cancel(uint64_t call_id) {
   {
     std::lock_guard lock(mutex_);
     calls_.find(call_id, [&found](IncomingCall& call) {
-      // One whose last owner is about to remove it is answered already.
+      // A call whose last owner is about to remove it is answered already.
       if (!call.try_add_ref()) return false;
       found = detail::Ref<IncomingCall>::adopt(&call);
       return true;

@@ -50,7 +50,7 @@ class ServingLink final : public detail::RefCounted {
   void remove(IncomingCall& call);
   void cancel(uint64_t call_id);
   void cancel_all();
-  /// Whether the call was cancelled before it came; forgets it. Leader only.
+  /// Whether the call was cancelled before it came; forgets that cancel. Leader only.
   bool take_early_cancel(uint64_t call_id);
 
   bool has_calls();
@@ -59,7 +59,7 @@ class ServingLink final : public detail::RefCounted {
   /// Tells the poller what to wait for: readable unless the caller leaves its replies untaken,
   /// writable while some are unsent. Any thread, after every flush.
   void update_interest();
-  /// Not reading until the caller takes its replies.
+  /// Whether the link is not read, because its caller does not take its replies.
   bool paused() const { return paused_.load(std::memory_order_relaxed); }
 
   uint64_t token = 0;

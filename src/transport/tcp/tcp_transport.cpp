@@ -66,7 +66,7 @@ class TcpListener final : public Listener {
       case ENOMEM:
         return {Accepted::Status::kExhausted, nullptr, strerror(errno)};
       default:
-        // The peer left before we came (ECONNABORTED and its kin): the next event tells of others.
+        // The peer left before accept() (ECONNABORTED and its kin): the next event tells of others.
         return {Accepted::Status::kNone};
     }
   }
