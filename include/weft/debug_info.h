@@ -1,4 +1,4 @@
-// What an agent has counted since it started.
+// Counters and latencies of an agent since it started.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -20,8 +20,8 @@ struct LatencySummary {
 
 struct FunctionStats {
   std::string name;
-  uint64_t served = 0;
-  uint64_t failed = 0;
+  uint64_t served = 0;     // calls answered here, with an error too
+  uint64_t failed = 0;     // of these, with an error
   LatencySummary handler;  // time inside the function
 };
 
