@@ -20,34 +20,35 @@ namespace {
 constexpr size_t kMostDimensions = 64;
 constexpr int64_t kMostElements = int64_t{1} << 48;
 
-at::Tensor card_of(const std::string& text) {
+at::Tensor tensor_of(const std::string& text) {
   at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
   std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
   return bytes;
 }
 
-at::Tensor card_of(const std::vector<int64_t>& values) {
+at::Tensor tensor_of(const std::vector<int64_t>& values) {
   at::Tensor numbers = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::copy(values.begin(), values.end(), numbers.data_ptr<int64_t>());
   return numbers;
 }
 
 template <typename T>
-std::vector<T> values_of(const at::Tensor& identity) {
-  const T* values = identity.data_ptr<T>();
-  return {values, values + identity.numel()};
+std::vector<T> values_of(const at::Tensor& announcement) {
+  const T* values = announcement.data_ptr<T>();
+  return {values, values + announcement.numel()};
 }
 
-// Throws unless `chunk`, from another member, is an identity.
-void check_identity(const Tensors& chunk, c10::ScalarType type) {
-  const bool is_identity = chunk.size() == 1 && chunk[0].defined() &&
-                           chunk[0].scalar_type() == type && chunk[0].layout() == c10::kStrided &&
-                           chunk[0].is_contiguous();
-  if (!is_identity) throw Error(ErrorCode::kBadMessage, "something else than what a member brings");
+// Throws kBadMessage unless `chunk`, which another member sent, is one tensor of this type.
+void check_announcement(const Tensors& chunk, c10::ScalarType type) {
+  const bool is_announcement = chunk.size() == 1 && chunk[0].defined() &&
+                               chunk[0].scalar_type() == type &&
+                               chunk[0].layout() == c10::kStrided && chunk[0].is_contiguous();
+  if (!is_announcement)
+    throw Error(ErrorCode::kBadMessage, "something else than what a member brings");
 }
 
 std::string text_of(const Tensors& chunk) {
-  check_identity(chunk, at::kByte);
+  check_announcement(chunk, at::kByte);
   const auto bytes = values_of<uint8_t>(chunk[0]);
   return {bytes.begin(), bytes.end()};
 }
@@ -56,11 +57,11 @@ class Connecting final : public DeviceAlgorithm {
  public:
   Connecting(Place place, std::shared_ptr<DeviceWorker> worker, DeviceWorker::JobRef job,
              const std::string& invitation)
-      : DeviceAlgorithm(place, std::move(worker), std::move(job), card_of(invitation)) {}
+      : DeviceAlgorithm(place, std::move(worker), std::move(job), tensor_of(invitation)) {}
 
  protected:
-  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& identities) override {
-    return [invitation = text_of({identities.front()})](DeviceComm& comm) {
+  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& announcements) override {
+    return [invitation = text_of({announcements.front()})](DeviceComm& comm) {
       comm.begin_connecting(invitation);
     };
   }
@@ -76,13 +77,15 @@ class OfSameSizes final : public DeviceAlgorithm {
  public:
   OfSameSizes(Place place, std::shared_ptr<DeviceWorker> worker, DeviceWorker::JobRef job,
               DeviceOperation work)
-      : DeviceAlgorithm(place, std::move(worker), std::move(job), card_of(sizes_of(work.tensors))),
+      : DeviceAlgorithm(place, std::move(worker), std::move(job),
+                        tensor_of(sizes_of(work.tensors))),
         work_(std::move(work)) {}
 
  protected:
-  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& identities) override {
+  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& announcements) override {
     const std::vector<int64_t> own = sizes_of(work_.tensors);
-    for (size_t i = 0; i < identities.size(); ++i) check(own, i, values_of<int64_t>(identities[i]));
+    for (size_t i = 0; i < announcements.size(); ++i)
+      check(own, i, values_of<int64_t>(announcements[i]));
     return [work = std::move(work_)](DeviceComm& comm) { comm.begin(work); };
   }
 
@@ -103,8 +106,8 @@ class OfSameSizes final : public DeviceAlgorithm {
   DeviceOperation work_;
 };
 
-// The type's number on the wire, then the shape. libtorch's own numbers stay out of it: another
-// member may run another version.
+// The number of the type on the wire, then the shape. libtorch's own number of the type would not
+// do: another member may run another version of libtorch.
 std::vector<int64_t> description_of(const at::Tensor& tensor) {
   const auto type = wire::dtype_to_wire(tensor.scalar_type());
   if (!type) {
@@ -117,7 +120,7 @@ std::vector<int64_t> description_of(const at::Tensor& tensor) {
   return description;
 }
 
-// A tensor like that of another member, from its description.
+// An uninitialized tensor of the type and shape that another member described.
 at::Tensor make_like(const std::vector<int64_t>& description, at::Device device) {
   bool fits = !description.empty() && description.size() <= kMostDimensions &&
               description[0] >= 0 && description[0] <= std::numeric_limits<uint8_t>::max();
@@ -138,21 +141,22 @@ class DeviceAllGather final : public DeviceAlgorithm {
  public:
   DeviceAllGather(Place place, std::shared_ptr<DeviceWorker> worker, DeviceWorker::JobRef job,
                   const at::Tensor& own, DeviceOperation work)
-      : DeviceAlgorithm(place, std::move(worker), std::move(job), card_of(description_of(own))),
+      : DeviceAlgorithm(place, std::move(worker), std::move(job), tensor_of(description_of(own))),
         own_(own),
         work_(std::move(work)) {}
 
   std::vector<Tensors> take_result() override { return std::move(result_); }
 
  protected:
-  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& identities) override {
-    for (size_t i = 0; i < identities.size(); ++i) {
+  DeviceWorker::Begin prepare(const std::vector<at::Tensor>& announcements) override {
+    for (size_t i = 0; i < announcements.size(); ++i) {
       const bool is_own = i == place().own;
-      work_.tensors.push_back(is_own ? own_
-                                     : make_like(values_of<int64_t>(identities[i]), own_.device()));
+      work_.tensors.push_back(
+          is_own ? own_ : make_like(values_of<int64_t>(announcements[i]), own_.device()));
       result_.push_back({work_.tensors.back()});
     }
-    // Their memory may have been somebody else's, who is done with it in the order of the device.
+    // make_like() may have got memory that the allocator reuses: earlier work on the device may
+    // still be using it.
     work_.come_after_current_work(own_.device());
     return [work = std::move(work_)](DeviceComm& comm) { comm.begin(work); };
   }
@@ -166,27 +170,27 @@ class DeviceAllGather final : public DeviceAlgorithm {
 }  // namespace
 
 DeviceAlgorithm::DeviceAlgorithm(Place place, std::shared_ptr<DeviceWorker> worker,
-                                 DeviceWorker::JobRef job, at::Tensor identity)
+                                 DeviceWorker::JobRef job, at::Tensor announcement)
     : Algorithm(place, 2),
       worker_(std::move(worker)),
       job_(std::move(job)),
-      identity_(std::move(identity)) {}
+      announcement_(std::move(announcement)) {}
 
 void DeviceAlgorithm::work_elsewhere(std::vector<Tensors> chunks, Done done) {
-  chunks[place().own] = {identity_};
-  std::vector<at::Tensor> identities;
+  chunks[place().own] = {announcement_};
+  std::vector<at::Tensor> announcements;
   for (const Tensors& chunk : chunks) {
-    check_identity(chunk, identity_.scalar_type());
-    identities.push_back(chunk[0]);
+    check_announcement(chunk, announcement_.scalar_type());
+    announcements.push_back(chunk[0]);
   }
-  worker_->allow(job_, prepare(identities), std::move(done));
+  worker_->allow(job_, prepare(announcements), std::move(done));
 }
 
-std::unique_ptr<Algorithm> cards_algorithm(Place place, const std::string& identity) {
-  return all_gather_algorithm(place, {card_of(identity)});
+std::unique_ptr<Algorithm> identities_algorithm(Place place, const std::string& identity) {
+  return all_gather_algorithm(place, {tensor_of(identity)});
 }
 
-std::vector<std::string> cards_in(const std::vector<Tensors>& result) {
+std::vector<std::string> identities_in(const std::vector<Tensors>& result) {
   std::vector<std::string> identities;
   for (const Tensors& chunk : result) identities.push_back(text_of(chunk));
   return identities;

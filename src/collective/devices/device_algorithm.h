@@ -1,5 +1,6 @@
-// Operations on accelerators as their channel sees them: the members tell each other what they
-// bring, then a worker does the work, then they tell each other that it is done.
+// Operations on accelerators as their channel sees them. In phase 0 the members send each other an
+// announcement; then the DeviceWorker of each member does the work; in phase 1 they tell each other
+// that it is done.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -16,11 +17,12 @@ namespace weft::collective {
 
 class DeviceAlgorithm : public Algorithm {
  public:
-  /// `identity` is what the others get to see.
+  /// `announcement` is what this member sends to every other member in phase 0: the invitation, the
+  /// sizes of its tensors, or the type and shape of its tensor.
   DeviceAlgorithm(Place place, std::shared_ptr<DeviceWorker> worker, DeviceWorker::JobRef job,
-                  at::Tensor identity);
+                  at::Tensor announcement);
 
-  Sendings begin() override { return to_others(0, {identity_}); }
+  Sendings begin() override { return to_others(0, {announcement_}); }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
   bool works_elsewhere(uint8_t phase) const override { return phase == 0; }
   void work_elsewhere(std::vector<Tensors> chunks, Done done) override;
@@ -29,27 +31,31 @@ class DeviceAlgorithm : public Algorithm {
   }
 
  protected:
-  /// The work to be done, now that the identities of all members are there, by place. Throws if
-  /// they do not fit.
-  virtual DeviceWorker::Begin prepare(const std::vector<at::Tensor>& identities) = 0;
+  /// Called when the announcements of all members are there, by place. Returns the work for the
+  /// DeviceWorker. Throws if the announcements do not fit together.
+  virtual DeviceWorker::Begin prepare(const std::vector<at::Tensor>& announcements) = 0;
 
  private:
   const std::shared_ptr<DeviceWorker> worker_;
   const DeviceWorker::JobRef job_;
-  const at::Tensor identity_;
+  const at::Tensor announcement_;
 };
 
-/// The members show each other their identities. The result has them, by place.
-std::unique_ptr<Algorithm> cards_algorithm(Place place, const std::string& identity);
-std::vector<std::string> cards_in(const std::vector<Tensors>& result);
-/// They connect their accelerators, with the first one's invitation.
+/// The members send each other their DeviceComm's identities. identities_in() reads them from the
+/// result, by place.
+std::unique_ptr<Algorithm> identities_algorithm(Place place, const std::string& identity);
+std::vector<std::string> identities_in(const std::vector<Tensors>& result);
+/// The members connect their accelerators with the invitation of the first member; the others pass
+/// an empty one.
 std::unique_ptr<Algorithm> connecting_algorithm(Place place, std::shared_ptr<DeviceWorker> worker,
                                                 DeviceWorker::JobRef job,
                                                 const std::string& invitation);
-/// An operation on tensors with the same numbers of elements.
+/// For all operations but all_gather. Every member must give tensors with the same numbers of
+/// elements.
 std::unique_ptr<Algorithm> device_algorithm(Place place, std::shared_ptr<DeviceWorker> worker,
                                             DeviceWorker::JobRef job, DeviceOperation work);
-/// Gathers tensors of any shape; the result has all of them, by place.
+/// Gathers tensors of any type and shape, one from each member. The result has all of them, by
+/// place.
 std::unique_ptr<Algorithm> device_all_gather_algorithm(Place place,
                                                        std::shared_ptr<DeviceWorker> worker,
                                                        DeviceWorker::JobRef job,

@@ -17,8 +17,8 @@ std::shared_ptr<DeviceChannel> DeviceChannel::meet(const std::shared_ptr<Channel
     const Place place = channel->place_in(all);
     const Signature signature = signature_of(Kind::kMeeting, {});
     const Outcome met =
-        channel->start(signature, all, cards_algorithm(place, comm->identity())).wait();
-    const std::vector<std::string> identities = cards_in(met.chunks);
+        channel->start(signature, all, identities_algorithm(place, comm->identity())).wait();
+    const std::vector<std::string> identities = identities_in(met.chunks);
     const bool all_can = std::find(identities.begin(), identities.end(), "") == identities.end();
     if (!all_can || !comm->fits(identities)) return nullptr;
     const std::string invitation = place.own == 0 ? comm->invitation() : std::string();
@@ -27,7 +27,7 @@ std::shared_ptr<DeviceChannel> DeviceChannel::meet(const std::shared_ptr<Channel
     device_channel->connect(invitation);
     return device_channel;
   } catch (const std::exception& error) {
-    // The others would wait for the rest of it.
+    // Tell the others: they would wait for the rest of the meeting.
     const auto* typed = dynamic_cast<const Error*>(&error);
     channel->fail_and_tell(
         typed ? *typed
@@ -45,7 +45,8 @@ DeviceChannel::DeviceChannel(std::shared_ptr<Channel> channel, at::Device device
 
 DeviceChannel::~DeviceChannel() {
   worker_->stop();
-  // A continuation of an operation may destroy the channel, on that very thread.
+  // The worker's thread settles outcomes. Code that waits for an outcome may drop the last
+  // reference to this channel, and then this destructor runs on that thread.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
   } else {
@@ -88,7 +89,7 @@ Future<Outcome> DeviceChannel::start_reduce_scatter(const Signature& signature,
                                                     const Folding& folding) {
   DeviceOperation work{.kind = Kind::kReduceScatter, .folding = folding};
   for (const at::Tensor& each : tensors) work.tensors.push_back(flat(each.detach()));
-  // The tensors of the caller stay as they are.
+  // The operation changes the own tensor; the caller's must stay as it is.
   at::Tensor& own = work.tensors[channel_->place_in(channel_->everybody()).own];
   own = own.clone();
   const at::Tensor result = own;
@@ -97,7 +98,7 @@ Future<Outcome> DeviceChannel::start_reduce_scatter(const Signature& signature,
   });
 }
 
-// Operations enter the worker's order and the channel's in the same order.
+// Under `starting_`, so that the order of the worker's jobs is that of the channel's operations.
 Future<Outcome> DeviceChannel::enter(Signature signature, const MakeAlgorithm& make_algorithm) {
   signature.on_device = 1;
   const base::MutexLock one_at_a_time(starting_);

@@ -1,9 +1,9 @@
 // Operations of a channel whose tensors stay on accelerators.
 //
-// The channel goes on doing what it does for others: the members meet in every operation, which
-// tells them if they disagree, and wait for each other at its end, which tells them who is lost.
-// In between, a thread has the accelerators do the work, in the order of the channel, and gives it
-// up when the channel has failed.
+// Every operation also goes through the channel. At its beginning the members exchange chunks, so
+// they notice if they disagree; at its end they wait for each other, so they notice if one is lost.
+// In between, the thread of the DeviceWorker has the accelerator do the work, in the order of the
+// channel. If the channel fails, that thread gives the work up.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -24,22 +24,23 @@ namespace weft::collective {
 
 class DeviceChannel {
  public:
-  /// Meets the other members of the channel, which all do the same. Null if one of them cannot
-  /// use it, or two have the same device.
+  /// Connects the accelerators of all members of the channel; every member must call this at the
+  /// same point of the channel's order. Returns null if `comm` cannot be used by a member, or if
+  /// the members' comms do not fit together (two of them have the same device, for example).
   static std::shared_ptr<DeviceChannel> meet(const std::shared_ptr<Channel>& channel,
                                              at::Device device, std::unique_ptr<DeviceComm> comm);
   ~DeviceChannel();
   DeviceChannel(const DeviceChannel&) = delete;
 
-  /// Whether the channel can do such an operation. `tensors` are not empty.
+  /// Whether this channel can do the operation with these tensors, of which there is at least one.
   bool takes(Kind kind, ReduceOp op, const Tensors& tensors) const;
 
-  /// Starts an operation on flat tensors that takes() accepts, with all members; in place.
+  // The tensors must be such that takes() is true. All members take part.
+  /// Flat tensors; the operation changes them in place.
   Future<Outcome> start(const Signature& signature, DeviceOperation work);
-  /// Gathers one tensor that takes() accepts. The outcome has all, by place.
+  /// The outcome has the tensors of all members, by place.
   Future<Outcome> start_all_gather(const Signature& signature, const at::Tensor& tensor);
-  /// Reduces tensors that takes() accepts, one for each place. The outcome has the reduction for
-  /// this place.
+  /// `tensors` has one for each place. The outcome has the reduction of those for this place.
   Future<Outcome> start_reduce_scatter(const Signature& signature, const Tensors& tensors,
                                        const Folding& folding);
 
@@ -55,7 +56,7 @@ class DeviceChannel {
   const at::Device device_;
   const std::shared_ptr<DeviceWorker> worker_;
   std::thread thread_;
-  base::Mutex starting_;  // one at a time, so that the worker has them in the channel's order
+  base::Mutex starting_;  // held by enter(), so that jobs are in the order of the channel
 };
 
 }  // namespace weft::collective

@@ -11,12 +11,12 @@ namespace weft::collective {
 
 namespace {
 
-// How long an accelerator is asked again and again before the thread rests in between.
+// The thread asks the accelerator so often without a rest, then with this rest in between.
 constexpr int kEagerRounds = 200;
 constexpr auto kRest = std::chrono::microseconds(20);
-// How often it looks for a failure of the channel, while others are waited for.
+// How often run() looks for a failure of the channel while the next job is not allowed yet.
 constexpr auto kGlance = std::chrono::milliseconds(50);
-// Once the accelerators know that a member is lost, the channel has so long to find out which.
+// After an error of the accelerator: how long the channel has to find out which member is lost.
 constexpr auto kExplanation = std::chrono::seconds(2);
 
 }  // namespace
@@ -91,11 +91,11 @@ void DeviceWorker::do_job(const JobRef& job) {
 }
 
 void DeviceWorker::finish(Job& job, const std::exception_ptr& error) {
-  job.begin = {};  // and with it its tensors
+  job.begin = {};  // drops the job's tensors
   std::exchange(job.done, {})(error);
 }
 
-// A member that is lost is found out by the channel, which also has the deadline.
+// No timeout here: the channel has the deadline, and the channel notices a lost member.
 void DeviceWorker::wait_until_over() {
   for (int round = 0; !comm_->is_over(); ++round) {
     if (const auto error = failure()) std::rethrow_exception(error);
@@ -112,7 +112,8 @@ void DeviceWorker::rest(std::chrono::microseconds duration) {
   changed_.wait_for(lock.for_waiting(), duration);
 }
 
-// The cause that the channel has, if there is one: it names who is lost.
+// The error that the channel fails with, if it fails soon: that error names the lost member.
+// Otherwise `error`.
 std::exception_ptr DeviceWorker::explained(const std::exception_ptr& error) {
   const auto until = std::chrono::steady_clock::now() + kExplanation;
   while (std::chrono::steady_clock::now() < until) {
@@ -122,13 +123,14 @@ std::exception_ptr DeviceWorker::explained(const std::exception_ptr& error) {
   return error;
 }
 
-// `current` is what failed, so it comes first: the error is told as one of its operation.
+// `current` is the job that failed. It ends first, so that the channel reports `error` as one of
+// its operation.
 void DeviceWorker::give_up(const std::exception_ptr& error, const JobRef& current) {
   std::deque<JobRef> given_up;
   {
     const Lock lock(mutex_);
     given_up.swap(jobs_);
-    if (std::exchange(ended_, error)) return;  // these will not be allowed any more
+    if (std::exchange(ended_, error)) return;  // allow() ends these jobs itself
   }
   if (current) given_up.push_front(current);
   comm_->abort();

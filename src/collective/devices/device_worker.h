@@ -1,4 +1,4 @@
-// Has a DeviceComm do one job after the other.
+// The thread that has a DeviceComm do one job after the other.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -18,11 +18,12 @@ namespace weft::collective {
 
 class DeviceWorker {
  public:
-  /// The work of a job.
+  /// Begins the job's work.
   using Begin = std::function<void(DeviceComm&)>;
   struct Job {
     Begin begin;
-    Algorithm::Done done;  // not yet: the members have not met
+    // Empty until allow(): the members have not exchanged announcements, so the job must not begin.
+    Algorithm::Done done;
   };
   using JobRef = std::shared_ptr<Job>;
 
@@ -31,16 +32,16 @@ class DeviceWorker {
 
   const DeviceComm& comm() const { return *comm_; }
 
-  /// Runs the jobs, on a thread of its own, until stop().
+  /// Does the jobs, until stop(). To be called once, by a thread of its own.
   void run();
-  /// Gives up the jobs that are left.
+  /// Ends run(), which gives up the jobs that are left.
   void stop();
 
-  /// Appends a job to the order. It begins when it is allowed and those before it are over.
+  /// Adds a job at the end. It begins when it is allowed and the jobs before it are over.
   JobRef append();
-  /// The job may begin from now on. `done` is called once, also if the channel fails.
+  /// From now on the job may begin. `done` is called once, also if the channel fails.
   void allow(const JobRef& job, Begin begin, Algorithm::Done done);
-  /// Takes the job out of the order: its operation could not be started.
+  /// Removes a job whose operation could not be started.
   void withdraw(const JobRef& job);
 
  private:
@@ -60,7 +61,7 @@ class DeviceWorker {
   base::Mutex mutex_;
   std::condition_variable changed_;
   std::deque<JobRef> jobs_ WEFT_GUARDED_BY(mutex_);
-  std::exception_ptr ended_ WEFT_GUARDED_BY(mutex_);  // by this
+  std::exception_ptr ended_ WEFT_GUARDED_BY(mutex_);  // the error with which the worker gave up
   bool stopping_ WEFT_GUARDED_BY(mutex_) = false;
 };
 

@@ -17,12 +17,12 @@ TEST(DeviceAlgorithm, DescribesATensorByItsTypesNumberOnTheWire) {
   const Algorithm::Sendings sent = algorithm->begin();
 
   ASSERT_EQ(sent.size(), 1u);
-  const at::Tensor& identity = sent[0].tensors.at(0);
-  ASSERT_EQ(identity.numel(), 3);
-  EXPECT_EQ(identity[0].item<int64_t>(), *wire::dtype_to_wire(at::kFloat));
-  EXPECT_NE(identity[0].item<int64_t>(), static_cast<int64_t>(at::kFloat));
-  EXPECT_EQ(identity[1].item<int64_t>(), 5);
-  EXPECT_EQ(identity[2].item<int64_t>(), 3);
+  const at::Tensor& announcement = sent[0].tensors.at(0);
+  ASSERT_EQ(announcement.numel(), 3);
+  EXPECT_EQ(announcement[0].item<int64_t>(), *wire::dtype_to_wire(at::kFloat));
+  EXPECT_NE(announcement[0].item<int64_t>(), static_cast<int64_t>(at::kFloat));
+  EXPECT_EQ(announcement[1].item<int64_t>(), 5);
+  EXPECT_EQ(announcement[2].item<int64_t>(), 3);
 }
 
 }  // namespace

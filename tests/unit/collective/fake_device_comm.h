@@ -42,7 +42,7 @@ class Fabric : public std::enable_shared_from_this<Fabric> {
  public:
   struct Member {
     // What the test wants, before the comm is used. Operations count from zero.
-    std::string identity = "a identity";
+    std::string identity = "an identity";
     bool fits = true;
     size_t polls = 3;  // so often at least it is not over
     std::function<void(const std::string&)> on_meeting = [](const std::string&) {};  // at a step
