@@ -1,6 +1,6 @@
 // Channels of two to five members under reordering, repetition and delay, driven by one random
-// number generator. Whoever has finished an operation spoils its tensors at once, so that memory
-// which is still being sent, or written to, shows.
+// number generator. A member that has finished an operation spoils its tensors at once, so the test
+// fails if their memory is still being sent, or written to.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <deque>

@@ -1,4 +1,4 @@
-// Lanes whose members leave or are late, or whose devices fail.
+// Device channels whose members leave or are late, or whose devices fail.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <optional>
@@ -34,7 +34,7 @@ TEST_F(DeviceChannelFailures, IsAbortedWhenTheChannelFails) {
     EXPECT_TRUE(eventually([&] { return go_on.load(); }));
   };
 
-  on_lanes([&](const Member& member) {
+  on_device_channels([&](const Member& member) {
     in_time(member.all_reduce({at::ones({2})}));
     const Future<Outcome> hangs = member.all_reduce({at::ones({2})});
     EXPECT_TRUE(eventually([&] { return fabric->begun() == 6; }));
@@ -61,7 +61,7 @@ class DeviceChannelOnFire : public DeviceChannelScene {
   }
   // In the second operation.
   void expect_told() {
-    on_lanes([](const Member& member) {
+    on_device_channels([](const Member& member) {
       in_time(member.all_reduce({at::ones({2})}));
       expect_fire(error_in_time([&] { return member.all_reduce({at::ones({2})}); }));
       expect_fire(error_of([&] { member.all_reduce({at::ones({2})}); }));
@@ -117,7 +117,7 @@ TEST_F(DeviceChannelOnFire, BecauseSomebodyIsLost) {
     of_another->fail_and_tell(Error(ErrorCode::kPeerLost, "d was lost"));
     burn();
   };
-  on_lanes([&](const Member& member) {
+  on_device_channels([&](const Member& member) {
     if (member.rank == 0) of_another = member.channel;
     in_time(member.barrier());
     EXPECT_EQ(error_in_time([&] { return member.all_reduce({at::ones({2})}); }).message(),
@@ -156,7 +156,7 @@ TEST_F(DeviceChannelFailures, IsDestroyedWhileOperationsArePending) {
   std::atomic<size_t> started{0};
   fabric->members[0].hangs_at = 0;
 
-  on_lanes([&](Member& member) {
+  on_device_channels([&](Member& member) {
     std::vector<Future<Outcome>> pending;
     for (size_t i = 0; i < (member.rank == 0 ? 4 : 3); ++i) {
       pending.push_back(member.all_reduce({at::ones({2})}));
@@ -179,7 +179,7 @@ TEST_F(DeviceChannelFailures, IsDestroyedWhileOperationsArePending) {
 TEST_F(DeviceChannelFailures, IsDestroyedBeforeTheOthersBegin) {
   std::atomic<bool> destroyed{false};
 
-  on_lanes([&](Member& member) {
+  on_device_channels([&](Member& member) {
     std::optional<Future<Outcome>> pending;
     if (member.rank == 0) {
       pending = member.all_reduce({at::ones({2})});
@@ -198,7 +198,7 @@ TEST_F(DeviceChannelFailures, IsDestroyedBeforeTheOthersBegin) {
 }
 
 TEST_F(DeviceChannelFailures, WhoDoesNotBeginIsNamed) {
-  on_lanes(
+  on_device_channels(
       [](const Member& member) {
         if (member.rank == 2) {
           EXPECT_TRUE(eventually([&] { return member.channel->failure().has_value(); }));
@@ -215,7 +215,7 @@ TEST_F(DeviceChannelFailures, WhoDoesNotBeginIsNamed) {
 TEST_F(DeviceChannelFailures, ADeviceThatHangsIsGivenUpInTime) {
   fabric->members[0].hangs_at = 0;
 
-  on_lanes(
+  on_device_channels(
       [&](const Member& member) {
         const Error error = error_in_time([&] { return member.all_reduce({at::ones({2})}); });
         EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.message();
@@ -225,7 +225,7 @@ TEST_F(DeviceChannelFailures, ADeviceThatHangsIsGivenUpInTime) {
 }
 
 TEST_F(DeviceChannelFailures, AContinuationMayHaveTheLastReference) {
-  on_lanes([&](Member& member) {
+  on_device_channels([&](Member& member) {
     const at::Tensor sum = at::ones({2});
     const auto last = std::make_shared<std::shared_ptr<DeviceChannel>>();
     const Future<Outcome> reduced = member.all_reduce({sum});
@@ -246,7 +246,7 @@ TEST_F(DeviceChannelFailures, AContinuationMayHaveTheLastReference) {
 TEST_F(DeviceChannelFailures, NothingIsWrittenOnceAnOperationIsOver) {
   for (size_t round = 0; round < 40; ++round) {
     fabric = std::make_shared<Fabric>(3);
-    on_lanes([&](Member& member) {
+    on_device_channels([&](Member& member) {
       Tensors tensors;
       std::vector<Future<Outcome>> outcomes;
       const auto spoil_what_is_over = [&] {
@@ -279,8 +279,8 @@ TEST_F(DeviceChannelFailures, NothingIsWrittenOnceAnOperationIsOver) {
   }
 }
 
-// Who closes its channel and then leaves has told everybody why, but that may be on its way when it
-// is asked.
+// A member that closes its channel and then leaves has told everybody why, but that message may be
+// on its way when the others ask.
 TEST_F(DeviceChannelFailures, TheCauseIsKnownAlsoWhenTheGroupIsGone) {
   on_all([&](Agent& agent, size_t rank) {
     std::optional<ProcessGroup> group = new_group(agent, {}, {.timeout = kBound});
@@ -299,8 +299,7 @@ TEST_F(DeviceChannelFailures, TheCauseIsKnownAlsoWhenTheGroupIsGone) {
 
 // --- alone -----------------------------------------------------------------------------------
 
-// Where everything is done by who brings it about: what waits for an operation runs on the thread
-// of the device_channel.
+// Without a sink: continuations of an operation run on the thread of the device channel.
 class Nobody final : public Channel::Outside {
  public:
   base::Time now() const override { return std::chrono::steady_clock::now(); }

@@ -56,7 +56,7 @@ struct Member {
         signature_of(Kind::kReduceScatter, tensors, op), tensors,
         collective::folding_of(op, static_cast<size_t>(channel->size())));
   }
-  // The same channel without the device_channel.
+  // The same channel without the device channel.
   Future<Outcome> all_reduce_on_cpu(const Tensors& tensors) const {
     return DualChannel(channel).all_reduce(signature_of(Kind::kAllReduce, tensors), tensors,
                                            channel->everybody(), {});
@@ -80,34 +80,35 @@ Error error_in_time(const F& begin) {
 
 class DeviceChannelScene : public test::ProcessGroupScene {
  protected:
-  using Chunk = std::function<void(Member&)>;
+  using Body = std::function<void(Member&)>;
 
   DeviceChannelScene() : ProcessGroupScene({"a", "b", "c"}) {}
 
   /// Each member in its own thread, with a channel that all have until all are done.
-  void on_channels(const Chunk& chunk, Timeout timeout = kBound) {
+  void on_channels(const Body& body, Timeout timeout = kBound) {
     std::atomic<size_t> done{0};
     in_group(
         [&](const ProcessGroup& group, int rank) {
           Member member{rank, group.group()->open_channel()};
-          EXPECT_NO_THROW(chunk(member));
+          EXPECT_NO_THROW(body(member));
           wait_for_all(done);
           member.device_channel.reset();
           group.group()->close_channel(*member.channel);
-          EXPECT_TRUE(eventually([&] { return of(member).alive == 0; })) << "somebody has it";
+          EXPECT_TRUE(eventually([&] { return of(member).alive == 0; }))
+              << "a member still has the device channel";
         },
         {.timeout = timeout});
   }
-  /// The same with a device_channel, once all have theirs: what one does then can end the others'
-  /// meeting.
-  void on_lanes(const Chunk& chunk, Timeout timeout = kBound) {
+  /// The same with a device channel. `body` runs when all members have theirs: if it ran earlier,
+  /// it could end the meeting of the others.
+  void on_device_channels(const Body& body, Timeout timeout = kBound) {
     std::atomic<size_t> met{0};
     on_channels(
         [&](Member& member) {
           member.device_channel = meet(member);
           ASSERT_TRUE(member.device_channel);
           wait_for_all(met);
-          chunk(member);
+          body(member);
         },
         timeout);
   }

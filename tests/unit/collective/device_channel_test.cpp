@@ -1,5 +1,5 @@
-// Lanes between accelerators that the test plays: who meets, what they compute, in which order,
-// and what becomes of it when they disagree.
+// Device channels between accelerators that the test plays: which members meet, what they compute,
+// in which order, and what happens if they disagree.
 // SPDX-License-Identifier: BSD-3-Clause
 #include "collective/devices/device_channel.h"
 
@@ -34,7 +34,7 @@ class DeviceChannelTest : public DeviceChannelScene {};
 TEST_F(DeviceChannelTest, MeetsIfAllFit) {
   fabric->members[0].identity = std::string("with\0zeros\xff", 11);
 
-  on_lanes([&](const Member& member) {
+  on_device_channels([&](const Member& member) {
     EXPECT_TRUE(of(member).connecting);
     EXPECT_TRUE(member.device_channel->takes(Kind::kAllReduce, ReduceOp::kSum, {at::ones({2})}));
     EXPECT_FALSE(member.device_channel->takes(Kind::kAllReduce, ReduceOp::kMin, {at::ones({2})}));
@@ -72,7 +72,7 @@ TEST_F(DeviceChannelThatCannotBe, BecauseTheyDoNotFit) {
 // --- results ---------------------------------------------------------------------------------
 
 TEST_F(DeviceChannelTest, Reduces) {
-  on_lanes([](const Member& member) {
+  on_device_channels([](const Member& member) {
     const auto given = [&] { return at::full({5}, member.rank + 1.0, at::kFloat); };
     const Tensors sums{given(), at::empty({0}), given().narrow(0, 0, 2)}, averages{given()};
 
@@ -86,7 +86,7 @@ TEST_F(DeviceChannelTest, Reduces) {
 }
 
 TEST_F(DeviceChannelTest, BroadcastsFromEverybody) {
-  on_lanes([](const Member& member) {
+  on_device_channels([](const Member& member) {
     for (int root = 0; root < 3; ++root) {
       const Tensors tensors{at::full({4}, 10 + member.rank), at::full({2}, 20 + member.rank)};
 
@@ -104,7 +104,7 @@ TEST_F(DeviceChannelTest, GathersDifferentShapesAndTypes) {
                     at::zeros({0, 4}, at::kBool)};
   const at::Tensor before = all[0].clone();
 
-  on_lanes([&](const Member& member) {
+  on_device_channels([&](const Member& member) {
     const at::Tensor& own = all[static_cast<size_t>(member.rank)];
 
     const Outcome outcome = in_time(member.all_gather(own));
@@ -126,7 +126,7 @@ TEST_F(DeviceChannelTest, GathersDifferentShapesAndTypes) {
 TEST_F(DeviceChannelTest, ReducesAndScatters) {
   for (const bool is_average : {false, true}) {
     fabric = std::make_shared<Fabric>(3);
-    on_lanes([&](const Member& member) {
+    on_device_channels([&](const Member& member) {
       const double value = member.rank;
       Tensors given{at::full({2, 3}, value), at::empty({0}), at::full({4}, value)};
       given[0] = given[0].t();
@@ -168,7 +168,7 @@ TEST_F(DeviceChannelTest, EverybodyHasTheSameOrder) {
   std::atomic<size_t> started{0};
   fabric->held = true;
 
-  on_lanes([&](const Member& member) {
+  on_device_channels([&](const Member& member) {
     std::mutex in_order;
     Tensors tensors;
     std::vector<Future<Outcome>> outcomes;
@@ -201,7 +201,7 @@ TEST_F(DeviceChannelTest, EverybodyHasTheSameOrder) {
 }
 
 TEST_F(DeviceChannelTest, OperationsOnTheCpuGoOnBesideIt) {
-  on_lanes([&](const Member& member) {
+  on_device_channels([&](const Member& member) {
     const DualChannel dual(member.channel, member.device_channel);
     const auto& all = member.channel->everybody();
     Tensors tensors;
@@ -233,7 +233,7 @@ class DeviceChannelDisagreement : public DeviceChannelScene {
   /// What the second does is something else than what the others do.
   void expect_told(const std::function<Future<Outcome>(const Member&)>& other,
                    const std::string& text) {
-    on_lanes([&](const Member& member) {
+    on_device_channels([&](const Member& member) {
       const Error error = error_in_time([&] {
         return member.rank == 1 ? other(member) : member.all_reduce({at::ones({4}), at::ones({2})});
       });
@@ -282,7 +282,7 @@ TEST_F(DeviceChannelDisagreement, AboutTheWay) {
 TEST_F(DeviceChannelDisagreement, EndsWhatIsGoingOnToo) {
   fabric->held = true;
 
-  on_lanes([&](const Member& member) {
+  on_device_channels([&](const Member& member) {
     const Future<Outcome> good = member.all_reduce({at::ones({2})});
     EXPECT_TRUE(eventually([&] { return fabric->begun() == 3; }));
     const Error error =

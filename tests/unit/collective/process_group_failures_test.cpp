@@ -261,7 +261,7 @@ TEST_F(ProcessGroupFailures, HandlesMayGoWhileAnOperationGoesOn) {
 
 using Awaited = collective::Channel::Awaited;
 
-collective::Chunk part_for(const collective::ChannelId& channel) {
+collective::Chunk chunk_for(const collective::ChannelId& channel) {
   collective::Chunk chunk;
   chunk.channel = channel;
   return chunk;
@@ -272,7 +272,7 @@ TEST_F(ProcessGroupFailures, PartsForNobodyAreRefused) {
   auto handles = make_group();
   const uint64_t id = handles[0]->group()->id();
   const auto send = [&](const ChannelId& channel) {
-    return agents[1].sync<collective::sys_collective_chunk>("a", part_for(channel));
+    return agents[1].sync<collective::sys_collective_chunk>("a", chunk_for(channel));
   };
 
   EXPECT_TRUE(send({id + 1, 0}).gone);
@@ -298,7 +298,7 @@ TEST_F(ProcessGroupFailures, WhoIsNoMemberHasNoSay) {
 
   agents[2].sync<collective::sys_collective_fail>("a", channel, 7, "ha");
   EXPECT_TRUE(agents[2].sync<collective::sys_collective_attends>("a", channel, Awaited()).gone);
-  EXPECT_TRUE(agents[2].sync<collective::sys_collective_chunk>("a", part_for(channel)).gone);
+  EXPECT_TRUE(agents[2].sync<collective::sys_collective_chunk>("a", chunk_for(channel)).gone);
 
   EXPECT_FALSE(first->group()->channel().failure());
 }

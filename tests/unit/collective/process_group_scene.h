@@ -1,4 +1,4 @@
-// Agents of one process, and a thread for each that does its chunk.
+// Agents of one process, with a thread for each.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -49,18 +49,18 @@ class ProcessGroupScene : public testing::Test {
       : agents(names, options) {}
 
   /// Each in its own thread.
-  void on_all(const std::function<void(Agent&, size_t)>& chunk) {
+  void on_all(const std::function<void(Agent&, size_t)>& body) {
     std::vector<std::thread> threads;
     for (size_t i = 0; i < agents.size(); ++i) {
-      threads.emplace_back([&, i] { EXPECT_NO_THROW(chunk(agents[i], i)); });
+      threads.emplace_back([&, i] { EXPECT_NO_THROW(body(agents[i], i)); });
     }
     for (std::thread& thread : threads) thread.join();
   }
   /// The same with a group of all.
-  void in_group(const std::function<void(const ProcessGroup&, int)>& chunk,
+  void in_group(const std::function<void(const ProcessGroup&, int)>& body,
                 const GroupOptions& options = {}) {
     on_all([&](Agent& agent, size_t rank) {
-      chunk(new_group(agent, {}, options), static_cast<int>(rank));
+      body(new_group(agent, {}, options), static_cast<int>(rank));
     });
   }
   LoopbackGroup agents;
