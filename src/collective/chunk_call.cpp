@@ -36,7 +36,7 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
     Function::encode(arguments, chunk);
     auto call =
         detail::make_ref<ChunkCall>(agent, to, std::move(chunk), std::move(arrived), resending);
-    // Bounded by the operation, and by the life of the receiver.
+    // No timeout: the operation has one, and the call fails if the receiver is lost.
     agent.start_call(*call, Function::entry(), Destination(to.id, Timeout(0)), true, arguments);
     call->need_receiver();
   }
@@ -57,7 +57,7 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
          });
   }
 
-  // The member that receives drops a chunk that it has already.
+  // Sends the chunk again: the receiver drops a chunk that it has already.
   void on_failed(const Error& error) noexcept override {
     const auto agent = agent_.lock();
     if (!agent) return;

@@ -1,4 +1,4 @@
-// A chunk of an operation on its way to another member.
+// Sends one chunk of an operation to another member.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -14,8 +14,9 @@ namespace weft::collective {
 /// Runs `task`, which may take long, block and run user code, on a thread of the I/O crew.
 void post(rpc::Runtime& runtime, detail::Task task);
 
-/// `arrived`, if there is one, is called when `to` has the tensors. If the connection breaks it is
-/// sent again: a chunk that comes twice does no harm. If it cannot be sent the channel fails.
+/// `arrived`, if there is one, is called when `to` has the tensors. If the connection breaks, the
+/// chunk is sent again: a receiver drops a chunk that it has already. If the chunk cannot be sent,
+/// the channel fails.
 void send_chunk(rpc::AgentCore& agent, const WorkerInfo& to, const Chunk& chunk,
                 std::function<void()> arrived);
 

@@ -19,19 +19,20 @@ class DualChannel {
 
   const std::shared_ptr<Channel>& channel() const { return channel_; }
 
-  /// Whether an operation of `ranks` on these goes from accelerator to accelerator. If not, they
-  /// have to be brought to the CPU.
+  /// Whether an operation of `ranks` on these tensors goes from accelerator to accelerator. If not,
+  /// the caller has to copy them to the CPU.
   bool is_direct(Kind kind, const Tensors& tensors, const std::vector<int>& ranks,
                  ReduceOp op = ReduceOp::kSum) const;
 
-  // Operations on flat tensors, in place. If there are few elements, on the CPU, the outcome of
-  // all_reduce has the reduction instead.
+  // These two change flat tensors in place. Exception: a small all_reduce on the CPU leaves the
+  // tensors alone, and Outcome::chunks[0] has the result.
   Future<Outcome> all_reduce(const Signature& signature, const Tensors& tensors,
                              const std::vector<int>& ranks, const Folding& folding) const;
   Future<Outcome> broadcast(const Signature& signature, const Tensors& tensors,
                             const std::vector<int>& ranks) const;
 
-  // With all members. The outcome has all tensors, by place, or the reduction for this place.
+  // In these two all members take part. all_gather: the outcome has the tensors of all, by place.
+  // reduce_scatter: the outcome has the reduction of the tensors for this member's place.
   Future<Outcome> all_gather(const Signature& signature, const at::Tensor& tensor) const;
   Future<Outcome> reduce_scatter(const Signature& signature, const Tensors& tensors,
                                  const Folding& folding) const;

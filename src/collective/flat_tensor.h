@@ -1,5 +1,5 @@
-// A tensor as operations of a group take it: flat, contiguous, on the CPU or, if they go from
-// accelerator to accelerator, where it is.
+// A tensor in the form that operations of a group need: of one dimension, contiguous, and on the
+// CPU unless the operation goes from accelerator to accelerator.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -18,13 +18,13 @@ class FlatTensor {
       : tensor_(tensor.detach()), flat_(collective::flat(direct ? tensor_ : tensor_.cpu())) {}
 
   const at::Tensor& values() const { return flat_; }
-  /// Brings what was made of it to the tensor, if it travels as a copy.
+  /// Copies values() to the tensor, unless they share memory.
   void bring_back() const {
     if (tensor_.device() == flat_.device() && tensor_.is_contiguous()) return;
     const c10::AutoGradMode off(false);
     tensor_.copy_(flat_.view(tensor_.sizes()));
     if (tensor_.is_cpu()) return;
-    // The tensor may be used on another stream than this thread's.
+    // Wait for the copy: the program may use the tensor on another stream than this thread's.
     const c10::impl::VirtualGuardImpl accelerator(tensor_.device().type());
     accelerator.getStream(tensor_.device()).synchronize();
   }

@@ -25,7 +25,7 @@ using collective::Tensors;
 
 namespace {
 
-// A future of f(outcome); `f` runs on a thread that it may hold up.
+// The value that `f` makes of the outcome. `f` runs on a thread of the I/O crew, so it may block.
 template <typename T, typename F>
 Future<T> result_of(const Future<Outcome>& outcome,
                     std::shared_ptr<collective::ProcessGroupState> group, F f) {
@@ -41,7 +41,7 @@ const std::vector<WorkerInfo>& ProcessGroup::members() const { return group_->me
 
 namespace {
 
-// An operation of all members in which one tensor gets another value.
+// An operation of all members that changes one tensor in place.
 struct InPlace {
   FlatTensor flat;
   Future<Outcome> outcome;
@@ -68,7 +68,7 @@ InPlace begin_broadcast(collective::ProcessGroupState& group, const at::Tensor& 
 
 void end_all_reduce(const FlatTensor& flat, const Outcome& outcome) {
   const c10::AutoGradMode off(false);
-  // If they were few, the result lies apart.
+  // A small reduction on the CPU leaves the tensor alone and has its result in the outcome.
   if (!outcome.chunks.empty()) flat.values().copy_(outcome.chunks[0].at(0));
   flat.bring_back();
 }
@@ -82,7 +82,8 @@ Future<void> ProcessGroup::all_reduce_async(const at::Tensor& tensor, ReduceOp o
   });
 }
 
-// Waits for the outcome itself: no further thread comes between the last chunk and this one.
+// Not all_reduce_async().wait(): that would take another thread between the one that brings the
+// last chunk and this one.
 void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
   const InPlace begun = begin_all_reduce(*group_, tensor, op);
   end_all_reduce(begun.flat, begun.outcome.wait());

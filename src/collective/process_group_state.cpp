@@ -18,7 +18,7 @@ namespace weft::collective {
 namespace {
 
 constexpr auto kTellTimeout = std::chrono::seconds(10);
-// A member may be so many channels ahead of another.
+// A member may have opened so many channels more than another.
 constexpr uint32_t kMostUnopened = 1024;
 
 // How the channels of a group reach the other members.
@@ -52,7 +52,7 @@ class AgentOutside final : public Channel::Outside {
         rpc::own_call<sys_collective_fail>(*agent, members_[i].id, kTellTimeout, id_,
                                            static_cast<uint8_t>(error.code()), error.message());
       } catch (const Error&) {
-        // The member is gone, or finds out by itself.
+        // That member is gone, or will notice the failure by itself.
       }
     }
   }

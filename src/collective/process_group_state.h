@@ -34,25 +34,26 @@ class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState>
   /// Throws kInvalidArgument for a rank that nobody has.
   void check_rank(int rank) const;
 
-  /// The one that operations of the group itself use.
+  /// The channel for the operations of ProcessGroup.
   Channel& channel() { return *own_; }
   bool uses_nccl() const { return nccl_; }
-  /// How its own operations on `tensor`, and others there, go.
+  /// The channel for the group's own operations on `tensor`. The first time that `tensor` is on a
+  /// GPU, this connects the members' GPUs, as connect() does.
   DualChannel dual(const at::Tensor& tensor);
-  /// How those of `channel` do. If `device` is one, the members connect theirs: they all call it,
-  /// each in the same place of the channel's order.
+  /// If `device` is a GPU and the group uses NCCL, connects the members' GPUs for operations of
+  /// `channel`. Every member must call it at the same point of the channel's order.
   DualChannel connect(const std::shared_ptr<Channel>& channel, at::Device device) const;
 
-  /// A sequence of operations beside the others'; every member opens the same ones in the same
-  /// order.
+  /// Opens another sequence of operations. Every member must open its channels in the same order.
   std::shared_ptr<Channel> open_channel();
   void close_channel(Channel& channel);
 
-  /// Null if it was closed, or is far from being opened.
+  /// Null if the channel was closed, or if its number is far beyond those opened here so far. A
+  /// channel that this member will open soon is made now, to keep what comes for it.
   std::shared_ptr<Channel> find_channel(uint32_t channel);
-  /// Why it had failed when it was closed, if it had.
+  /// The error that the channel had failed with when it was closed, if it had failed.
   std::optional<Error> failure_of_closed(uint32_t channel);
-  /// The rank in the group of the worker of this rank, -1 if it is no member.
+  /// The rank in the group of the worker with the rank `worker`; -1 if it is no member.
   int rank_of(int worker) const;
 
   std::vector<std::pair<uint32_t, std::shared_ptr<Channel>>> channels();
@@ -68,10 +69,10 @@ class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState>
   const int rank_;
   const Timeout timeout_;
   const bool nccl_;
-  std::shared_ptr<Channel> own_;  // since the constructor
+  std::shared_ptr<Channel> own_;  // set in the constructor
   base::Mutex connecting_;
-  std::optional<DualChannel> connected_
-      WEFT_GUARDED_BY(connecting_);  // since the first operation on an accelerator
+  // Set by the first operation on a GPU.
+  std::optional<DualChannel> connected_ WEFT_GUARDED_BY(connecting_);
   base::Mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Channel>> channels_ WEFT_GUARDED_BY(mutex_);
   std::map<uint32_t, Error> closed_failures_ WEFT_GUARDED_BY(mutex_);

@@ -16,11 +16,12 @@ namespace weft::collective {
 
 namespace {
 
-// ProcessGroups that had failed when they were destroyed: so many are remembered.
+// So many groups that had failed when they were destroyed are remembered.
 constexpr size_t kMostGone = 256;
-// How long an operation waits before the members it waits for are asked, and how often they are.
+// An operation that has waited this long asks the members it waits for, and again at this interval.
 constexpr auto kWatchInterval = std::chrono::milliseconds(200);
-// How often a member may answer that it has left before it is believed: about a second.
+// A member counts as gone when it has answered so often in a row that it has left: after about a
+// second.
 constexpr int kMostGoneAnswers = 5;
 
 std::shared_ptr<rpc::AgentExtension> make_groups(rpc::AgentCore& agent) {
@@ -29,12 +30,12 @@ std::shared_ptr<rpc::AgentExtension> make_groups(rpc::AgentCore& agent) {
 }
 const size_t extension_index = rpc::register_agent_extension(&make_groups);
 
-/// Each member's contribution to the meeting.
+/// What each member contributes to the meeting in new_group().
 struct Proposal {
   std::vector<std::string> names;
   int64_t timeout_ns = 0;
   bool nccl = true;
-  uint64_t id = 0;  // the first member's counts
+  uint64_t id = 0;  // the group gets the first member's
 };
 
 std::string list(const std::vector<std::string>& names) {
@@ -114,7 +115,7 @@ std::shared_ptr<ProcessGroupState> ProcessGroups::make(Agent& agent,
     if (stopped_) throw Error(ErrorCode::kShuttingDown, self + " was shut down");
     groups_[group->id()] = group;
   }
-  // Nobody sends anything before all have it.
+  // No member sends a chunk before all members have the group.
   agent.barrier(names, options.meeting_timeout);
   return group;
 }
@@ -141,7 +142,7 @@ ChunkReply ProcessGroups::why_gone(const ChannelId& id) {
     failure = group->failure_of_closed(id.channel);
   } else {
     const base::MutexLock lock(mutex_);
-    // The group is being destroyed: a member that asks again will learn why.
+    // The group is being destroyed. A member that asks again will learn why.
     if (groups_.contains(id.group)) return {};
     if (const auto found = gone_.find(id.group); found != gone_.end()) failure = found->second;
   }
@@ -211,7 +212,7 @@ void ProcessGroups::ask(const std::shared_ptr<ProcessGroupState>& group, uint32_
   const auto agent = agent_.lock();
   if (!agent) return;
   const int worker = group->members()[static_cast<size_t>(rank)].id;
-  // No timeout: Liveness notices a member that is gone.
+  // No timeout: the call fails when heartbeats find the member dead.
   rpc::call_until_answered<sys_collective_attends>(*agent, worker, Timeout(0),
                                                    ChannelId{group->id(), channel}, awaited)
       .on_ready(
@@ -230,7 +231,7 @@ void ProcessGroups::on_answered(const std::shared_ptr<ProcessGroupState>& group,
   const ChannelId id{group->id(), channel};
   const WorkerInfo& member = group->members()[static_cast<size_t>(rank)];
   if (const auto error = answer.error()) {
-    // Else this worker itself ends, or asks again.
+    // With any other error this worker is shutting down, or the next watch() asks again.
     if (error->code() == ErrorCode::kPeerLost) on_lost(id, member, *error);
   } else if (const ChunkReply reception = answer.wait(); reception.gone) {
     // Chunks that the member sent before it left may still be on their way.
@@ -241,7 +242,7 @@ void ProcessGroups::on_answered(const std::shared_ptr<ProcessGroupState>& group,
   }
 }
 
-// Whether it is that often in a row.
+// Counts an answer that the member has left. True if that was the `number`th in a row.
 bool ProcessGroups::is_strike(const Waited& waited, int number) {
   const base::MutexLock lock(mutex_);
   return ++strikes_[waited] >= number;
@@ -252,7 +253,7 @@ void ProcessGroups::on_gone(const ChannelId& id, const WorkerInfo& member,
   if (reception.code == 0) {
     return on_lost(id, member, Error(ErrorCode::kPeerLost, "it has left the group"));
   }
-  // Everybody was told, but it may be on its way.
+  // The member told everybody why it failed, but that message may still be on its way here.
   const auto group = find(id.group);
   const auto channel = group ? group->find_channel(id.channel) : nullptr;
   if (channel) channel->fail_and_tell(told_error(reception.code, reception.cause));
@@ -272,7 +273,7 @@ void ProcessGroups::on_lost(const ChannelId& id, const WorkerInfo& member, const
             fmt::format("group {}: {} was lost: {}", list(names), member.name, error.message())));
 }
 
-// --- as a chunk of the agent ------------------------------------------------------------------
+// --- as an extension of the agent --------------------------------------------------------------
 
 rpc::Idleness ProcessGroups::idleness() {
   for (const auto& group : all()) {

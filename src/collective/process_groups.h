@@ -1,8 +1,8 @@
 // All process groups that an agent is in, and how it notices that a member is lost.
 //
-// Parts that cannot be sent tell so themselves. Members whose chunks an operation has been waiting
-// for are asked, now and then, whether they are still in it: that finds the dead, the frozen and
-// those who have left.
+// A chunk that cannot be sent fails its channel. While an operation waits for chunks of
+// other members, the agent asks those members now and then whether they still have the channel: a
+// member that is dead, frozen or has left the group is found in this way.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -30,21 +30,21 @@ class ProcessGroups final : public rpc::AgentExtension,
   explicit ProcessGroups(rpc::AgentCore& agent);
   static ProcessGroups& of(rpc::AgentCore& agent);
 
-  /// Meets the other members and makes one.
+  /// Meets the other members and makes a group with them.
   std::shared_ptr<ProcessGroupState> make(Agent& agent, const std::vector<std::string>& names,
                                           const GroupOptions& options);
   std::shared_ptr<ProcessGroupState> find(uint64_t id);
-  /// The group is destroyed here. `failure`: the reason, if it had failed; members that ask are
-  /// told so.
+  /// The group was destroyed here. `failure`: the error it had failed with, if it had; members that
+  /// ask later are told.
   void forget(uint64_t id, const std::optional<Error>& failure);
-  /// The answer to a member that sends a chunk to a channel that is not here.
+  /// The answer to a member that sends something to a channel that is not here.
   ChunkReply why_gone(const ChannelId& channel);
 
   /// A member does not have the channel any more.
   void on_gone(const ChannelId& channel, const WorkerInfo& member, const ChunkReply& reception);
   /// A member could not be reached.
   void on_lost(const ChannelId& channel, const WorkerInfo& member, const Error& error);
-  /// An operation has begun.
+  /// To be called when an operation has begun: it is watched until it is over.
   void watch_before_long();
 
   // rpc::AgentExtension:
@@ -53,7 +53,7 @@ class ProcessGroups final : public rpc::AgentExtension,
   void on_stopping() override;
 
  private:
-  // A member that a channel waits for.
+  // A member whose chunk a channel waits for.
   using Waited = std::tuple<uint64_t, uint32_t, int>;  // group, channel, rank
 
   std::vector<std::shared_ptr<ProcessGroupState>> all();
@@ -74,9 +74,9 @@ class ProcessGroups final : public rpc::AgentExtension,
   uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::weak_ptr<ProcessGroupState>> groups_ WEFT_GUARDED_BY(mutex_);
   std::map<uint64_t, Error> gone_ WEFT_GUARDED_BY(mutex_);  // groups that had failed
-  std::set<Waited> asked_ WEFT_GUARDED_BY(mutex_);          // and not answered
-  std::map<Waited, int> strikes_
-      WEFT_GUARDED_BY(mutex_);  // how often they seemed to be gone, when asked last
+  std::set<Waited> asked_ WEFT_GUARDED_BY(mutex_);          // members that have not answered yet
+  // How often in a row a member has answered that it has left.
+  std::map<Waited, int> strikes_ WEFT_GUARDED_BY(mutex_);
   std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,5 @@
-// The functions by which members of a process group speak, under names that begin with "sys.". The
-// connection tells who calls.
+// The messages that members of a group send each other: ordinary functions under names that start
+// with "sys.". The connection tells which member calls.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -16,7 +16,8 @@ void register_reserved_functions();
 
 ChunkReply sys_collective_chunk(Chunk chunk);
 void sys_collective_fail(ChannelId channel, uint8_t code, std::string cause);
-/// Asked by a member that waits for the callee in an operation: whether it waits in vain.
+/// Called by a member that waits for this one in `awaited`. The reply says whether this member has
+/// left the channel, so that waiting is useless.
 ChunkReply sys_collective_attends(ChannelId channel, Channel::Awaited awaited);
 
 }  // namespace weft::collective

@@ -11,8 +11,8 @@ namespace weft::collective {
 
 namespace {
 
-// Below, a message less is worth more than the elements that are sent and added more than once. Two
-// members send no more in either way.
+// Up to this size one message less is worth more than the elements that are sent and added more
+// than once. Two members send equally much in both ways, so their limit is higher.
 constexpr int64_t kFewBytes = 64 * 1024;
 constexpr int64_t kFewBytesOfTwo = 1024 * 1024;
 
@@ -34,7 +34,7 @@ void check_others(const Place& place, const Tensors& own, const std::vector<Tens
   }
 }
 
-// Folds what came from the others into `own`.
+// Folds the chunks of the others into `own`.
 void fold_into(const Place& place, const Folding& folding, Tensors& own,
                std::vector<Tensors> chunks) {
   check_others(place, own, chunks);
@@ -54,7 +54,7 @@ class ReduceByAll final : public Algorithm {
 
   Sendings begin() override { return to_others(0, tensors_); }
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
-  // The own tensors may still be on their way to other members, so they are left alone.
+  // The result goes to other memory: `tensors_` may still be on its way to the others.
   Sendings go_on(uint8_t, std::vector<Tensors> chunks) override {
     check_others(place(), tensors_, chunks);
     chunks[place().own] = tensors_;
@@ -86,12 +86,12 @@ class ReduceByShares final : public Algorithm {
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
   Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) override {
     if (phase == 0) {
-      // This member's own share was sent to no other member.
+      // This member's own share may be overwritten: it was not sent to anybody.
       fold_into(place(), folding_, shares_[place().own], std::move(chunks));
       return to_others(1, shares_[place().own]);
     }
-    // A member that sends its share has received this member's part of it, which may be
-    // overwritten.
+    // The share of member i may be overwritten: member i has received what this member gave to it,
+    // otherwise it could not have sent the reduction.
     for (size_t i = 0; i < shares_.size(); ++i) {
       if (i != place().own) copy(shares_[i], chunks[i]);
     }
@@ -122,8 +122,9 @@ class Broadcast final : public Algorithm {
   const size_t root_;
 };
 
-// The root waits until all are there to take it: else one that is late would have to keep whatever
-// the root has sent by then. All tell all, so that everybody knows who is late.
+// The root sends when all members have begun the operation: a late member would otherwise have to
+// keep all that the root has sent in the meantime. In phase 0 every member tells every other that
+// it has begun, so that each of them knows which member is late.
 class BroadcastOfMuch final : public Algorithm {
  public:
   BroadcastOfMuch(Place place, Tensors tensors, size_t root)

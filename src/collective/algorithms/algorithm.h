@@ -1,9 +1,9 @@
-// How one operation goes on one member: which chunks it sends, and what it makes of those that
-// come. No threads, no messages.
+// One member's side of one operation: which chunks the member sends, and what it computes from the
+// chunks that come. No threads, no messages.
 //
-// An operation has phases. In each a member may expect one chunk from some of the others; when they
-// are there it makes something of them, and says what to send next. Places are those among the
-// members that take part in this operation.
+// An operation has phases. In each phase a member may expect one chunk from some of the others.
+// When all of them are there, the algorithm uses them and says what to send next. A place is a
+// member's index among the members that take part in this operation.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -21,10 +21,9 @@
 
 namespace weft::collective {
 
-/// How many take part, and which of them this one is.
 struct Place {
-  size_t own = 0;
-  size_t size = 1;
+  size_t own = 0;   // this member's index among those that take part
+  size_t size = 1;  // how many take part
 };
 
 class Algorithm {
@@ -44,21 +43,23 @@ class Algorithm {
 
   virtual Sendings begin() = 0;
   virtual bool expects(uint8_t phase, size_t from) const = 0;
-  /// Every chunk that was expected is there, by place. Throws kBadMessage for what does not fit.
+  /// Called when every chunk that was expected is there. `chunks` is indexed by place. Throws
+  /// kBadMessage if a chunk does not fit.
   virtual Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) = 0;
 
-  /// Whether go_on() has to wait for work on another thread. work_elsewhere() begins it when the
-  /// chunks are there; `done` is then called once, with the failure or null, and go_on() gets no
-  /// chunks.
+  /// Whether this phase needs work on another thread of this process (an accelerator's) before
+  /// go_on(). The channel then calls work_elsewhere() when all chunks are there, and go_on(),
+  /// without chunks, after `done`. That thread calls `done` once, with the error or null.
   virtual bool works_elsewhere(uint8_t) const { return false; }
   using Done = std::function<void(std::exception_ptr)>;
   virtual void work_elsewhere(std::vector<Tensors>, Done) {}
 
-  /// After the last phase: the result for this member, if it is not in the tensors that were given.
+  /// Called when the operation is over. Returns its result; nothing if the operation has written
+  /// its result into the tensors it was given.
   virtual std::vector<Tensors> take_result() { return {}; }
 
  protected:
-  /// Sends to every other member what `what` returns for its place.
+  /// Sends `what(place)` to every other place.
   template <typename F>
   Sendings to_each_other(uint8_t phase, const F& what) const {
     Sendings sendings;
@@ -67,7 +68,7 @@ class Algorithm {
     }
     return sendings;
   }
-  /// Sends the same tensors to every other member.
+  /// Sends the same tensors to all other places.
   Sendings to_others(uint8_t phase, const Tensors& tensors) const {
     return to_each_other(phase, [&](size_t) { return tensors; });
   }
@@ -77,21 +78,23 @@ class Algorithm {
   const uint8_t phases_;
 };
 
-// Tensors are flat: of one dimension and without gaps.
+// Tensors must be flat, that is of one dimension and contiguous, except those of all_gather.
 
-/// The reduction of all. Few elements: everybody sends all to everybody, and the result is apart.
-/// Many: everybody reduces a share of them and sends it to the others, and they are in place of
-/// `tensors`; there is no result then.
+/// Up to 64 KiB (1 MiB for two members) every member sends all its tensors to every other, and
+/// take_result() gives the reduction in other memory. Above that, and for one member alone, every
+/// member reduces one share and sends it to the others; the reduction is then written into
+/// `tensors`, and take_result() gives nothing.
 std::unique_ptr<Algorithm> all_reduce_algorithm(Place place, Tensors tensors,
                                                 const Folding& folding);
-/// The tensors of `root`, in place of the others'.
+/// Copies the tensors of `root` into the tensors of the others.
 std::unique_ptr<Algorithm> broadcast_algorithm(Place place, Tensors tensors, size_t root);
-/// Any tensors; the result has all of them, by place.
+/// Tensors of any type and shape, but as many on every member. The result has those of all members,
+/// by place.
 std::unique_ptr<Algorithm> all_gather_algorithm(Place place, Tensors tensors);
-/// `tensors` has one for each; the result is the reduction of those for this place.
+/// `tensors` has one tensor for each place. The result is the reduction of those for this place.
 std::unique_ptr<Algorithm> reduce_scatter_algorithm(Place place, Tensors tensors,
                                                     const Folding& folding);
-/// Every member sends nothing to every other.
+/// Every member sends an empty chunk to every other.
 std::unique_ptr<Algorithm> barrier_algorithm(Place place);
 
 }  // namespace weft::collective

@@ -16,8 +16,8 @@ namespace weft::collective {
 
 namespace {
 
-// As many elements as one core does alone, and its cache holds: the next pass over them is cheap,
-// and no threads are woken from one that serves calls.
+// The number of elements that is folded at a time. So many fit into the cache of a core, so the
+// next pass over them is cheap; and torch's operators do not wake other threads for so few.
 constexpr int64_t kStretch = 16 * 1024;
 
 void combine(ReduceOp op, at::Tensor& into, const at::Tensor& a, const at::Tensor& b) {
@@ -42,7 +42,7 @@ void fold_stretch(const Folding& folding, const std::vector<at::Tensor>& chunks,
   at::Tensor into = chunks[own];
   at::Tensor sum = chunks.front();
   for (size_t i = 1; i < chunks.size(); ++i) {
-    // Chunks before `own` are summed up in the memory of the first chunk.
+    // The chunks before `own` are summed up in the memory of the first chunk.
     at::Tensor& to = i >= own ? into : sum;
     combine(folding.op, to, sum, chunks[i]);
     sum = to;
@@ -50,7 +50,7 @@ void fold_stretch(const Folding& folding, const std::vector<at::Tensor>& chunks,
   if (folding.scale != 1) into.mul_(folding.scale);
 }
 
-// Folds into the memory of one of the first two chunks.
+// The result is in the memory of the first chunk, or of the second if the first is `own`.
 void fold_stretch_apart(const Folding& folding, const std::vector<at::Tensor>& chunks, size_t own) {
   at::Tensor into = chunks[own == 0 ? 1 : 0];
   combine(folding.op, into, chunks[0], chunks[1]);
@@ -70,8 +70,9 @@ void for_stretches(const std::vector<Tensors>& chunks, size_t tensor, const F& f
   }
 }
 
-// One pass over memory where torch's operators need one for each chunk and one for the scale. In
-// blocks whose length the compiler knows; `into` may be one of the chunks.
+// Needs one pass over memory; torch's operators need one for each chunk and one for the scale.
+// Works in blocks of constant length, for which the compiler makes vector code. `into` may be one
+// of the chunks.
 template <typename T>
 void sum_up(const std::vector<const T*>& chunks, T* into, int64_t elements, T scale) {
   constexpr int64_t kBlock = 64;
@@ -100,7 +101,7 @@ void sum_up(const Folding& folding, const std::vector<Tensors>& chunks, size_t t
   sum_up(pointers, into.data_ptr<T>(), into.numel(), static_cast<T>(folding.scale));
 }
 
-// The one common case; whether it was one.
+// Handles the common case, sums and averages of floats and doubles. False in all other cases.
 bool sum_up_floats(const Folding& folding, const std::vector<Tensors>& chunks, size_t tensor,
                    const at::Tensor& into) {
   if (folding.op != ReduceOp::kSum && folding.op != ReduceOp::kAverage) return false;

@@ -1,4 +1,4 @@
-// The messages of members of a group in an operation.
+// The messages that members of a group send each other in an operation.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -27,12 +27,12 @@ enum class Kind : uint8_t {
   kMeeting
 };
 
-/// The properties of an operation that all members must agree on.
+/// Describes an operation. All members must give the same one.
 struct Signature {
   uint8_t kind = 0;
   uint8_t op = 0;
-  uint8_t type = 0;       // of the elements, as on the wire (wire/dtype.h); 0 where it may differ
-  uint8_t on_device = 0;  // from accelerator to accelerator, or 0
+  uint8_t type = 0;       // of the elements, as on the wire (wire/dtype.h); 0 if it may differ
+  uint8_t on_device = 0;  // 1 if tensors go from accelerator to accelerator
   int32_t root = -1;
   uint64_t tensors = 0;
   uint64_t elements = 0;
@@ -40,8 +40,8 @@ struct Signature {
   friend bool operator==(const Signature&, const Signature&) = default;
 };
 
-/// The signature of an operation on tensors of one type. Throws kInvalidArgument for operations
-/// that cannot be done.
+/// Throws kInvalidArgument for an operation that cannot be done, such as one on tensors of several
+/// types (which only all_gather can).
 Signature signature_of(Kind kind, const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
                        int root = -1);
 /// "all_reduce (sum) of 3 tensors with 1200 elements of Float"
@@ -63,13 +63,13 @@ struct Chunk {
   Tensors tensors;
 };
 
-/// As another member says.
+/// The error that another member reports. A code that this build does not know gives kBadMessage.
 Error told_error(uint8_t code, const std::string& cause);
 
-/// The answer of a member to another that sends it a chunk, or waits for one.
+/// The answer to a member that sends a chunk, or that waits for one.
 struct ChunkReply {
-  bool gone = false;  // its group or module was destroyed there,
-  uint8_t code = 0;   // after it had failed with this error, if not zero
+  bool gone = false;  // the group or the channel was destroyed at the member that answers
+  uint8_t code = 0;   // the error that it had failed with before, or zero
   std::string cause = {};
 };
 

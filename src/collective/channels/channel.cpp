@@ -18,13 +18,14 @@ namespace weft::collective {
 
 namespace {
 
-// A chunk of no more bytes is copied, and the operation does not wait until it has arrived.
+// Chunks of up to so many bytes are copied when they are sent, so that the operation need not wait
+// until they have arrived.
 constexpr int64_t kCopiedBytes = 64 * 1024;
-// Chunks that are kept for operations that have not begun here.
+// So many chunks are kept for operations that have not begun here.
 constexpr size_t kMostEarlyChunks = 4096;
-// With no more elements, the thread that serves a chunk may work on it.
+// Up to so many elements the thread that serves a chunk also takes the operation further.
 constexpr uint64_t kFewElements = 256 * 1024;
-// So many signatures of operations that are over are remembered.
+// The signatures of so many operations that are over are remembered.
 constexpr size_t kRemembered = 64;
 
 int64_t bytes_to_send(const Tensors& tensors) {
@@ -80,7 +81,7 @@ Future<Outcome> Channel::start(const Signature& signature, const std::vector<int
   const Future<Outcome> outcome = operation->future();
   outside_->watch();
   if (operation->heavy) {
-    // Sending takes its time, and who begins it may have something better to do.
+    // Sending takes time, which the caller may have better use for.
     outside_->later([self = shared_from_this(), operation] { self->begin(operation); });
   } else {
     begin(operation);
@@ -105,7 +106,8 @@ void Channel::begin(const OperationRef& operation) {
   if (somebody_left) on_departed();
 }
 
-// The operation is the caller's to advance, once it has begun. `wrong`: others have begun another.
+// The new operation counts as advancing: the caller sends its first chunks and then advances it.
+// Sets `wrong` if another member has begun a different operation under this number.
 Channel::OperationRef Channel::enter(uint64_t number, const Signature& signature,
                                      const std::vector<int>& ranks,
                                      std::unique_ptr<Algorithm> algorithm, base::Time deadline,
@@ -120,7 +122,8 @@ Channel::OperationRef Channel::enter(uint64_t number, const Signature& signature
   operation->deadline = deadline;
   operation->arrived.resize(operation->algorithm->phases());
   for (auto& chunks : operation->arrived) chunks.resize(ranks.size());
-  // A thread that serves calls must not wait until a chunk can be sent.
+  // An algorithm of several phases sends while it advances. A thread that serves calls must not
+  // wait until something can be sent.
   operation->heavy = signature.elements > kFewElements || operation->algorithm->phases() > 1;
   operation->advancing = true;
   operations_.emplace(number, operation);
@@ -173,7 +176,7 @@ void Channel::on_sent(const OperationRef& operation) {
     if (--operation->unsent > 0 || failure_ || operation->advancing || !can_go_on(*operation)) {
       return;
     }
-    // A thread that receives answers may finish an operation, and must not do more.
+    // The thread that receives replies only finishes an operation; it does not advance one.
     if (operation->phase < operation->algorithm->phases()) return advance_later(operation);
   }
   finish(operation);
@@ -195,7 +198,7 @@ void Channel::on_chunk(int from, Chunk chunk) {
   if (departs) on_departed();
 }
 
-// `ready`: an operation that the caller is to advance.
+// Sets `ready` to the operation if the caller is to advance it.
 std::optional<Error> Channel::take_in(int from, Chunk& chunk, OperationRef& ready) {
   if (const auto wrong = impossible(from, chunk)) return wrong;
   if (chunk.number >= kDepartures && chunk.epoch >= epoch_) {
@@ -232,8 +235,8 @@ std::optional<Error> Channel::take_in(int from, Chunk& chunk, OperationRef& read
   return disagreement(number, signature, from, chunk.signature);
 }
 
-// The error for a chunk that no member sends. A member that has seen all depart can be one epoch
-// ahead, but not two.
+// An error if no correct member sends such a chunk. A member that has seen all depart can be one
+// epoch ahead of this one, but not two.
 std::optional<Error> Channel::impossible(int from, const Chunk& chunk) const {
   const bool departs = chunk.number >= kDepartures;
   const bool is_departure = chunk.signature.kind == static_cast<uint8_t>(Kind::kDeparture);
@@ -250,14 +253,14 @@ std::optional<Error> Channel::impossible(int from, const Chunk& chunk) const {
                            describe(chunk.signature), chunk.epoch, rank_, epoch_));
 }
 
-// Whether this member will be in that operation.
+// Whether this member will take part in the chunk's operation but has not begun it.
 bool Channel::is_to_come(const Chunk& chunk) const {
   if (chunk.epoch != epoch_) return chunk.epoch > epoch_;
   if (chunk.number >= kDepartures) return true;
   return chunk.number >= next_ && !has_left();
 }
 
-// A chunk that was sent again is dropped, also if it was used already.
+// Drops a chunk that came before, also if it was used already.
 void Channel::keep(Operation& operation, int from, Chunk& chunk) {
   const auto& ranks = operation.ranks;
   const auto at = std::lower_bound(ranks.begin(), ranks.end(), from) - ranks.begin();
@@ -323,7 +326,7 @@ void Channel::advance_later(const OperationRef& operation) {
   });
 }
 
-// Takes the operation as far as it can, unless another thread works on it.
+// Takes the operation as far as the chunks allow, unless another thread is doing so.
 void Channel::advance(const OperationRef& operation) {
   for (;;) {
     uint8_t phase = 0;
@@ -339,7 +342,7 @@ void Channel::advance(const OperationRef& operation) {
         if (phase < operation->algorithm->phases()) {
           chunks = take_chunks(*operation);
           operation->advancing = true;
-          // From now on this member waits for the chunks of the next phase, while it works too.
+          // Set before the work: missing() then asks for the chunks of the next phase already.
           operation->phase = static_cast<uint8_t>(phase + 1);
         }
       }
@@ -355,7 +358,8 @@ void Channel::advance(const OperationRef& operation) {
   }
 }
 
-// The chunks that came for the current phase, by place: never empty.
+// The chunks of the current phase, by place; never empty. In a membership round only those of the
+// members that are present.
 std::vector<Tensors> Channel::take_chunks(Operation& operation) {
   const uint8_t phase = operation.phase;
   std::vector<Tensors> chunks;
@@ -374,8 +378,7 @@ std::vector<Tensors> Channel::take_chunks(Operation& operation) {
   return chunks;
 }
 
-// Runs `step`. If it throws, also because a chunk cannot be sent, the channel fails and the other
-// members are told.
+// Runs `step`; if it throws, the channel fails, whether a chunk was wrong or could not be sent.
 template <typename F>
 void Channel::attempt(Operation& operation, const F& step) {
   try {
@@ -388,7 +391,7 @@ void Channel::attempt(Operation& operation, const F& step) {
   }
 }
 
-// Whether the step is over. If not, another thread works on it, and calls on_worked() next.
+// Does the work of a phase. False if another thread does it, which calls on_worked() afterwards.
 bool Channel::take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> chunks) {
   Algorithm& algorithm = *operation->algorithm;
   bool over = true;
@@ -424,7 +427,7 @@ void Channel::finish(const OperationRef& operation) {
     const Lock lock(mutex_);
     const auto found = operations_.find(operation->number);
     if (found == operations_.end() || found->second.get() != operation.get())
-      return;  // somebody else has
+      return;  // another thread has finished it
     operations_.erase(found);
     if (operation->number < kDepartures) {
       finished_[operation->number % kRemembered] = {operation->number, operation->signature};
@@ -435,20 +438,20 @@ void Channel::finish(const OperationRef& operation) {
   }
   if (!operation->outcome->claim()) return;
   Outcome outcome{algorithm->take_result(), operation->ranks};
-  algorithm.reset();  // tensors are the user's again
+  algorithm.reset();  // lets go of the tensors: the caller may use them again
   operation->outcome->settle_value(std::move(outcome), outside_->sink());
 }
 
 // --- failing ---------------------------------------------------------------------------------
 
-// The operations to be ended then; nothing if the channel had failed before.
+// Returns the operations that the caller has to end; nothing if the channel had failed before.
 std::optional<std::vector<Channel::OperationRef>> Channel::mark_failed(const Error& error) {
   std::map<uint64_t, std::vector<Early>> early;
   std::vector<OperationRef> failed;
   Lock lock(mutex_);
   if (failure_) return std::nullopt;
   failure_ = error;
-  // A thread that works on an operation, and may be writing to its tensors, ends it itself.
+  // A thread that works on an operation may be writing to its tensors, so that thread ends it.
   for (const auto& [number, operation] : operations_) {
     if (!operation->advancing) failed.push_back(operation);
   }
@@ -469,7 +472,7 @@ void Channel::fail(const Error& error) {
   if (const auto failed = mark_failed(error)) end_all(*failed, error);
 }
 
-// The others first: who waits here may go on to shut down.
+// Tells the others first: a thread that waits here may go on to shut this worker down.
 void Channel::fail_and_tell(const Error& error) {
   const auto failed = mark_failed(error);
   if (!failed) return;
@@ -501,7 +504,7 @@ std::map<int, Channel::Awaited> Channel::missing(base::Time since) {
       if (now < operation->deadline || late) continue;
       std::vector<std::string> names;
       for (const int rank : missing) names.push_back(outside_->name(rank));
-      // If all have done their part, it is this member that has not.
+      // If no chunk is missing, this member itself is late.
       if (names.empty() && operation->advancing) names.push_back(outside_->name(rank_));
       late = Error(
           ErrorCode::kTimeout,

@@ -1,9 +1,9 @@
-// One sequence of operations of a group, as one member sees it: those that are going on, what came
-// for those that have not begun here, and who has left.
+// One sequence of operations of a group, as one member sees it: the operations that are going on,
+// the chunks that came for operations that have not begun here, and the members that have departed.
 //
-// The thread that brings the last chunk that an operation waits for takes the operation further, so
-// a channel has no thread of its own. An interface stands between the channel and the outside, so
-// that tests can play all members.
+// An operation has no thread of its own: the thread that brings the last chunk it waits for takes
+// it further. Channel::Outside is all that a channel needs of the rest of the world; tests
+// implement it and play all members.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -29,25 +29,24 @@ namespace weft::collective {
 
 /// The result of an operation.
 struct Outcome {
-  std::vector<Tensors> chunks;  // by place, if it gathers
-  std::vector<int> present;     // of a membership round: who is still there
+  std::vector<Tensors> chunks;  // empty if it is in place; by place if the operation gathers
+  std::vector<int> present;     // of a membership round: the ranks that have not departed
 };
 
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
-  /// The rest of the world, as a channel needs it.
   class Outside {
    public:
     virtual ~Outside() = default;
     virtual base::Time now() const = 0;
-    /// Sends `chunk`; calls `arrived`, if it is given, once the tensors are not needed any more. If
-    /// the chunk cannot be sent, calls fail().
+    /// Sends `chunk`. Calls `arrived`, if given, when the tensors are not needed any more. If the
+    /// chunk cannot be sent, fails the channel.
     virtual void send(int to, const Chunk& chunk, std::function<void()> arrived) = 0;
-    /// Runs `task` soon, on a thread that it may hold up.
+    /// Runs `task` soon, on a thread that it may occupy for long.
     virtual void later(std::function<void()> task) = 0;
-    /// An operation has begun: until it is over, missing() is to be called now and then.
+    /// An operation has begun. Until it is over, the implementer calls missing() now and then.
     virtual void watch() = 0;
-    /// Where continuations of an outcome run; null: on the thread that brings the outcome about.
+    /// Where continuations of an outcome run; null: on the thread that settles it.
     virtual detail::ContinuationSink* sink() { return nullptr; }
     /// Tells all others that the channel has failed.
     virtual void tell_failed(const Error& error) = 0;
@@ -63,36 +62,40 @@ class Channel : public std::enable_shared_from_this<Channel> {
   int size() const { return size_; }
   const std::vector<int>& everybody() const { return everybody_; }
 
-  /// Begins the next operation, in which the members of `ranks` take part. Throws the error if the
-  /// channel has failed.
+  /// Begins the next operation, in which the members in `ranks` (ascending) take part. If the
+  /// channel has failed, throws the error it failed with.
   Future<Outcome> start(const Signature& signature, const std::vector<int>& ranks,
                         std::unique_ptr<Algorithm> algorithm);
-  /// Where this member is among `ranks`.
+  /// The place of this member among `ranks`.
   Place place_in(const std::vector<int>& ranks) const;
 
-  /// An operation in which members that have departed need not take part.
+  /// A membership round: an operation that does not wait for members that have departed.
+  /// Outcome::present has the ranks of the others.
   Future<Outcome> agree_on_members();
-  /// This member takes part in no further operation until all have departed. The future then gives
-  /// the member that departed last.
+  /// This member has no batches left (nn::join) and takes part in no further operation. When all
+  /// members have departed, the next epoch begins, in which all take part again, and the future
+  /// gives the rank of a member that took part in the most operations.
   Future<int> depart();
 
-  // From other members; `from` is the sender's rank.
   void on_chunk(int from, Chunk chunk);
-  /// The channel has failed there, or here: the first cause counts.
+  /// Ends all operations with `error`, and all later ones. Does nothing if the channel has failed
+  /// before.
   void fail(const Error& error);
+  /// The same, and tells the other members.
   void fail_and_tell(const Error& error);
 
   std::optional<Error> failure() const;
   bool busy() const;
-  /// An operation in which a member waits.
+  /// An operation that a member waits in.
   struct Awaited {
     uint64_t number = 0;
     Signature signature;
   };
-  /// For every member that an operation has waited for since `since` or longer: the first such
-  /// operation. Gives up operations that are past their deadline.
+  /// For every member whose chunk is missing in an operation that began at `since` or earlier: the
+  /// first such operation. Fails the channel with kTimeout if an operation is past its deadline.
   std::map<int, Awaited> missing(base::Time since);
-  /// Member `from` waits for this one in `awaited`.
+  /// Member `from` waits for this one in `awaited`. Fails the channel if that is another operation
+  /// here.
   void on_asked(int from, const Awaited& awaited);
 
  private:
@@ -149,14 +152,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::optional<Error> failure_ WEFT_GUARDED_BY(mutex_);
   uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, OperationRef> operations_ WEFT_GUARDED_BY(mutex_);
-  // The signature of the latest that are over, at their numbers modulo its size: somebody may come
-  // late with others.
+  // Number and signature of the latest operations that are over, at the index number % size. A
+  // chunk that comes late is compared with them.
   std::vector<std::pair<uint64_t, Signature>> finished_ WEFT_GUARDED_BY(mutex_);
   std::map<uint64_t, std::vector<Early>> early_ WEFT_GUARDED_BY(mutex_);
   size_t early_chunks_ WEFT_GUARDED_BY(mutex_) = 0;
-  // How often all have departed, and of this time the first operation of each that it is not in.
-  uint64_t epoch_ WEFT_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::map<int, uint64_t>> departed_ WEFT_GUARDED_BY(mutex_);  // by epoch
+  uint64_t epoch_ WEFT_GUARDED_BY(mutex_) = 0;  // how often all members have departed
+  // departed_[epoch][rank]: the number of the first operation that this rank is not in.
+  std::map<uint64_t, std::map<int, uint64_t>> departed_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::collective

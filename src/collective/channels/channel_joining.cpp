@@ -1,4 +1,4 @@
-// How members depart from the operations of a channel, and begin anew together.
+// nn::join: members depart from a channel one after the other and begin the next epoch together.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <utility>
@@ -25,7 +25,7 @@ Future<int> Channel::depart() {
     }
     const uint64_t number = kDepartures + epoch_;
     const Signature signature{.kind = static_cast<uint8_t>(Kind::kDeparture), .elements = next_};
-    // The others may have a lot to do yet: only their lives bound it.
+    // No deadline: the others may have many steps left. It fails if one of them is lost.
     operation = enter(number, signature, everybody_, barrier_algorithm(place_in(everybody_)),
                       base::Time::max(), wrong);
     if (!wrong) departed_[epoch_].emplace(rank_, next_);
@@ -38,7 +38,7 @@ Future<int> Channel::depart() {
   return last;
 }
 
-// All have departed; returns the member that did so last.
+// All have departed. Returns the rank of a member that took part in the most operations.
 int Channel::conclude_epoch() {
   const std::map<int, uint64_t> departed = std::move(departed_.extract(epoch_).mapped());
   const auto latest =
@@ -46,7 +46,7 @@ int Channel::conclude_epoch() {
                        [](const auto& a, const auto& b) { return a.second < b.second; });
   ++epoch_;
   next_ = latest->second;
-  // Membership rounds that came before this member departed, which it never answered.
+  // Drop chunks of membership rounds that came before this member departed and that it never began.
   const auto end = early_.lower_bound(next_);
   for (auto at = early_.begin(); at != end; at = early_.erase(at)) {
     early_chunks_ -= at->second.size();
@@ -54,7 +54,8 @@ int Channel::conclude_epoch() {
   return latest->first;
 }
 
-// Membership rounds may wait for nobody else; other operations need not wait any longer.
+// After a departure: a membership round may have all it waits for now; any other operation that
+// waits for the departed member fails the channel.
 void Channel::on_departed() {
   std::vector<OperationRef> membership_rounds;
   std::optional<Error> left;
@@ -80,7 +81,7 @@ bool Channel::has_left() const {
   return departed != departed_.end() && departed->second.contains(rank_);
 }
 
-// Before that operation.
+// Whether the member departed before that operation.
 bool Channel::has_departed(int rank, uint64_t number) const {
   const auto departed = departed_.find(epoch_);
   if (departed == departed_.end()) return false;

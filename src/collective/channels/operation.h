@@ -12,7 +12,8 @@
 
 namespace weft::collective {
 
-// Operations are numbered from zero; the ends of joins from here.
+// Operations are numbered from zero; the departure at the end of epoch e has the number
+// kDepartures + e.
 inline constexpr uint64_t kDepartures = uint64_t{1} << 63;
 
 inline bool asks_membership(const Signature& signature) {
@@ -33,9 +34,9 @@ struct Channel::Operation : detail::RefCounted {
   // Under the channel's lock.
   uint8_t phase = 0;
   std::vector<std::vector<std::optional<Tensors>>> arrived;  // by phase and place
-  size_t unsent = 0;       // chunks that the receivers have not got
-  bool advancing = false;  // a thread works on it, or is about to
-  bool heavy = false;      // too much for a thread that serves calls
+  size_t unsent = 0;       // chunks that have not arrived at their receivers
+  bool advancing = false;  // a thread works on this operation, or is about to
+  bool heavy = false;      // too much work for a thread that serves calls
 };
 
 }  // namespace weft::collective

@@ -25,8 +25,8 @@ namespace {
 
 constexpr auto kLongestEnd = std::chrono::seconds(10);
 
-// NCCL takes two processes on hosts of the same name and the same GPU for a mistake. Where it is
-// told names of hosts they count here too.
+// NCCL refuses two processes that use the same GPU of the same host. It compares hosts by
+// NCCL_HOSTID if that is set, so this does too.
 std::string host() {
   if (const char* named = std::getenv("NCCL_HOSTID")) return named;
   std::string boot;
@@ -84,7 +84,8 @@ class NcclComm final : public DeviceComm {
   nccl::Comm comm_ = nullptr;
   std::optional<c10::Stream> stream_;
 
-  // The operation that was begun last: first NCCL puts it on the stream, then the device does it.
+  // The operation that was begun last. `queueing_`: NCCL has not put all of it on the stream yet.
+  // `done_`: the device has not done it yet.
   std::optional<DeviceOperation> queueing_;
   std::optional<c10::Event> done_;
 };
@@ -101,7 +102,7 @@ std::string NcclComm::identity() {
   return fmt::format("{}/{}/NCCL {}", host(), bus, version);
 }
 
-// All have the same version, and each another GPU.
+// All members need the same version of NCCL, and each a GPU that no other member uses.
 bool NcclComm::fits(const std::vector<std::string>& identities) const {
   std::set<std::string> gpus, versions;
   for (const std::string& identity : identities) {
@@ -117,7 +118,7 @@ bool NcclComm::takes(Kind kind, ReduceOp op, c10::ScalarType type) const {
   switch (kind) {
     case Kind::kBroadcast:
     case Kind::kAllGather:
-      return !c10::isQIntType(type);  // of bytes
+      return !c10::isQIntType(type);  // both only move bytes
     case Kind::kAllReduce:
     case Kind::kReduceScatter:
       return (op == ReduceOp::kSum || op == ReduceOp::kAverage) && reducible(type);
@@ -126,7 +127,7 @@ bool NcclComm::takes(Kind kind, ReduceOp op, c10::ScalarType type) const {
   }
 }
 
-// From now on NCCL listens for the other members.
+// NCCL listens for the other members from now on.
 std::string NcclComm::invitation() {
   nccl::UniqueId id{};
   check(nccl_->get_unique_id(&id), "ncclGetUniqueId");
@@ -204,7 +205,7 @@ bool NcclComm::is_over() {
   check(nccl_->comm_error(comm_, &result), "ncclCommGetAsyncError");
   if (result == nccl::kInProgress) return false;
   check(result, queueing_ ? "the operation" : "connecting");
-  if (!queueing_) return true;  // it has connected
+  if (!queueing_) return true;  // begin_connecting() was last, and the members are connected
   scale(*queueing_);
   queueing_.reset();
   done_.emplace(device_.type());
@@ -224,14 +225,14 @@ void NcclComm::scale(const DeviceOperation& work) {
 void NcclComm::abort() noexcept {
   if (!comm_) return;
   nccl_->comm_abort(std::exchange(comm_, nullptr));
-  // The work that NCCL had put on the stream ends now.
+  // Wait for the stream: the aborted operation must not use its tensors any more.
   try {
     const auto until = std::chrono::steady_clock::now() + kLongestEnd;
     while (!stream_->query() && std::chrono::steady_clock::now() < until) {
       std::this_thread::yield();
     }
   } catch (const std::exception&) {
-    // The device itself is broken: its next user is told.
+    // The device itself is broken: the next use of it will report that.
   }
 }
 

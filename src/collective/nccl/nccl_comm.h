@@ -9,7 +9,8 @@
 
 namespace weft::collective {
 
-/// The end of the member at `place` with `device`. Its identity is empty if there is no NCCL.
+/// The end of the member at `place`, which uses `device`. If the process has no NCCL, its
+/// identity() is empty.
 std::unique_ptr<DeviceComm> make_nccl_comm(Place place, at::Device device);
 
 }  // namespace weft::collective

@@ -1,6 +1,6 @@
-// NVIDIA's library for collectives between GPUs, if the process has it: that of libtorch.
+// NCCL, NVIDIA's library for collectives between GPUs, which libtorch brings along.
 //
-// The library is looked up at run time, so Weft is built in the same way with and without it.
+// Its functions are looked up at run time, so Weft is built in the same way with and without NCCL.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace weft::collective {
 
-/// The chunks of its interface that are used here; it has kept them compatible since 2.14.
+/// The declarations of NCCL's interface that are used here. NCCL has kept them compatible since
+/// version 2.14.
 namespace nccl {
 
 struct UniqueId {
@@ -34,7 +35,7 @@ enum DataType : int {
 };
 enum ReduceOp : int { kSum = 0 };
 
-/// As of version 2.14.
+/// The fields that version 2.14 has; later versions have more.
 struct Config {
   size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;
@@ -61,7 +62,7 @@ struct NcclLibrary {
   nccl::Result (*reduce)(const void*, void*, size_t, nccl::DataType, nccl::ReduceOp, int root,
                          nccl::Comm, nccl::Stream);
 
-  /// Null if the process has none, or an older one than 2.14.
+  /// Null if the process has no NCCL, or one older than 2.14.
   static const NcclLibrary* get();
 };
 
