@@ -83,8 +83,10 @@ class OptimizerDriver {
   auto ask_all(const Args&... args) const;
   template <typename Answers>
   void throw_failures(const char* what, const Answers& answers) const;
-  OptimizerState spread(const std::vector<OwnerOptimizer::State>& parts) const;
-  std::vector<OwnerOptimizer::State> gather(const OptimizerState& state) const;
+  /// The state of all parameters, from the part of each owner.
+  OptimizerState join_parts(const std::vector<OwnerOptimizer::State>& parts) const;
+  /// The part of each owner. Throws kInvalidArgument if the state is not one of this optimizer.
+  std::vector<OwnerOptimizer::State> split_by_owner(const OptimizerState& state) const;
 
   const std::shared_ptr<rpc::AgentCore> agent_;
   const OptimizerKind& kind_;

@@ -50,10 +50,10 @@ OptimizerState OptimizerDriver::state() const {
   throw_failures("state", answers);
   std::vector<OwnerOptimizer::State> parts;
   for (auto& answer : answers) parts.push_back(std::move(*answer.value));
-  return spread(parts);
+  return join_parts(parts);
 }
 
-OptimizerState OptimizerDriver::spread(const std::vector<OwnerOptimizer::State>& parts) const {
+OptimizerState OptimizerDriver::join_parts(const std::vector<OwnerOptimizer::State>& parts) const {
   OptimizerState whole{name_of(kind_), {}};
   const std::vector<Record> options = write_options();
   for (size_t i = 0; i < group_sizes_.size(); ++i) {
@@ -70,7 +70,8 @@ OptimizerState OptimizerDriver::spread(const std::vector<OwnerOptimizer::State>&
   return whole;
 }
 
-std::vector<OwnerOptimizer::State> OptimizerDriver::gather(const OptimizerState& state) const {
+std::vector<OwnerOptimizer::State> OptimizerDriver::split_by_owner(
+    const OptimizerState& state) const {
   if (state.kind != name_of(kind_)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the state of {} given to {}", state.kind, name_of(kind_)));
@@ -100,7 +101,7 @@ std::vector<OwnerOptimizer::State> OptimizerDriver::gather(const OptimizerState&
 }
 
 void OptimizerDriver::load_state(const OptimizerState& state) {
-  const std::vector<OwnerOptimizer::State> parts = gather(state);
+  const std::vector<OwnerOptimizer::State> parts = split_by_owner(state);
   std::vector<Record> options;
   for (const auto& group : state.groups) options.push_back(group.options);
   (void)read_options(options);
