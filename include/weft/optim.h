@@ -35,7 +35,7 @@ struct OwnerOutcome {
     kYes,
     kNo,
     kPartly,   // the optimizer threw in the middle
-    kUnknown,  // the worker, or the connection to it, was lost
+    kUnknown,  // no answer: the worker or its connection was lost, or the timeout passed
   };
   WorkerInfo owner;
   Applied applied = Applied::kUnknown;
@@ -44,11 +44,11 @@ struct OwnerOutcome {
   ErrorCode code = ErrorCode::kRemoteError;  // of the failure
 };
 
-/// Everything an optimizer remembers, parameters in the order in which they were given.
+/// Everything an optimizer remembers. Parameters are in the order in which they were given.
 struct OptimizerState {
   struct Parameter {
     std::vector<int64_t> sizes;
-    std::optional<Record> state;  // nothing: it has had no gradient yet
+    std::optional<Record> state;  // nothing if the parameter has had no gradient yet
   };
   struct Group {
     Record options;
@@ -60,49 +60,55 @@ struct OptimizerState {
 
 class OptimizerDriver;
 
-/// The part of a DistributedOptimizer that does not depend on its class. Every owner has an
-/// optimizer of that class for its parameters; steps on one worker, of all trainers, run one after
-/// the other.
+/// The part of DistributedOptimizer that does not depend on the class of the optimizer. Every owner
+/// has an optimizer of that class for its parameters. A worker does one step after the other,
+/// whichever trainers they come from.
 class WEFT_API AnyDistributedOptimizer {
  public:
-  /// An optimizer that was moved from can be assigned to or destroyed.
+  /// An object that was moved from can only be assigned to or destroyed.
   AnyDistributedOptimizer(AnyDistributedOptimizer&&) noexcept;
   AnyDistributedOptimizer& operator=(AnyDistributedOptimizer&&) noexcept;
   ~AnyDistributedOptimizer();
 
-  /// Applies the gradients of `context` on all owners, at the same time; parameters without one are
-  /// left alone. Each owner applies a step once, however often the network makes it be sent. Throws
-  /// an error that names every owner that failed, and what was applied where. Called again with the
-  /// same context after it threw, it completes the step: no owner applies it twice.
-  /// Throws kInvalidArgument, before anything is sent, if there was no backward() in the context,
-  /// if an option makes no sense, or if another step came after the one of this context that
-  /// failed; and before anything is changed on any owner, if a gradient is sparse and the class or
-  /// its options take none.
+  /// Applies the gradients of `context` on all owners, at the same time. Parameters without a
+  /// gradient are left alone. An owner applies a step once, even if the request reaches it several
+  /// times.
+  ///
+  /// If an owner fails, throws an error that names every owner that failed, and what was applied
+  /// where. Calling step() again with the same context sends the same step again: an owner that has
+  /// not applied it applies it now, an owner that has applied it does not apply it twice, and an
+  /// owner whose optimizer threw in the middle (kPartly) fails again.
+  ///
+  /// Throws kInvalidArgument, before anything is sent, if this worker made the context and never
+  /// called backward() in it, if an option makes no sense, or if the step of this context failed
+  /// and another step came after it. Throws kInvalidArgument, before any owner changes anything, if
+  /// a gradient is sparse and the class or its options take none.
   void step(const autograd::Context& context, std::optional<Timeout> timeout = std::nullopt);
-  /// The same for functions that were called in the context of another worker.
+  /// For functions that were called in the context of another worker.
   void step(int64_t context_id, std::optional<Timeout> timeout = std::nullopt);
   /// What the last step did, by owner.
   std::vector<OwnerOutcome> last_step() const;
 
-  /// Scales the gradients in `context` of all parameters so that their norm together is at most
-  /// `max_norm`; returns what it was. A norm that is not finite scales nothing.
+  /// Scales the gradients that `context` has for all parameters, so that their common norm is at
+  /// most `max_norm`. Returns the norm before. If that is not finite, nothing is scaled.
   double clip_grad_norm(const autograd::Context& context, double max_norm, double norm_type = 2);
   double clip_grad_norm(int64_t context_id, double max_norm, double norm_type = 2);
 
-  /// The options of each group; the next step takes them along. The groups have no parameters here.
+  /// The options of each group; the next step sends them to the owners. The groups have no
+  /// parameters here.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
   double lr(size_t group = 0) const;
   void set_lr(double lr);
   void set_lr(size_t group, double lr);
-  /// For a scheduler of libtorch's (weft/optim/schedulers.h has more) to work on:
-  /// `torch::optim::StepLR schedule(optimizer, 30)`. Has options and no parameters.
+  /// An optimizer with the same options and no parameters, for schedulers of libtorch and of
+  /// weft/optim/schedulers.h: `torch::optim::StepLR schedule(optimizer, 30)`.
   operator torch::optim::Optimizer&();
 
-  /// The state of more than some 2,000 parameters on one worker does not fit into a message; a
-  /// checkpoint takes it.
+  /// The state of one worker travels in one message of at most 4,096 tensors, so this fails for
+  /// more than about 2,000 parameters on one worker. Checkpoints have no such limit.
   OptimizerState state() const;
-  /// All or nothing: throws kInvalidArgument, before anything is changed, for the state of an
-  /// optimizer of another class, or with other groups or parameters.
+  /// Throws kInvalidArgument, before anything is changed, for the state of an optimizer of another
+  /// class, or with other groups or parameters.
   void load_state(const OptimizerState& state);
 
   std::vector<WorkerInfo> owners() const;
@@ -121,8 +127,8 @@ class WEFT_API AnyDistributedOptimizer {
   std::unique_ptr<OptimizerDriver> driver_;
 };
 
-/// Parameters, maybe with options of their own. Not an aggregate: g++ 12 breaks down over one in a
-/// nested list that leaves the options out.
+/// Parameters, maybe with options of their own. It has a constructor because g++ 12 crashes on an
+/// aggregate in a nested list that leaves the options out.
 template <typename Options>
 struct ParameterGroup {
   ParameterGroup(std::vector<RRef<at::Tensor>> of, std::optional<Options> with = std::nullopt)
@@ -154,7 +160,7 @@ class DistributedOptimizer : public AnyDistributedOptimizer {
       : AnyDistributedOptimizer(agent, detail::TypedKind<Opt>::get(),
                                 with_options(std::move(groups), defaults), defaults) {}
 
-  /// The options of a group; the next step takes them along.
+  /// The options of a group; the next step sends them to the owners.
   Options& options(size_t group = 0) { return dynamic_cast<Options&>(group_options(group)); }
 
  private:

@@ -1,4 +1,4 @@
-// Norms of parts, put together.
+// Adds up the norms of several tensors or of several workers.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace weft::optim {
 
-/// Adds a part, which is to the power `norm_type` unless that is infinite. What is not a number
-/// stays.
+/// Adds `part`, a norm to the power `norm_type`, to `sum`. If `norm_type` is infinite, `sum`
+/// becomes the larger of the two. A NaN in either stays.
 inline void add_norm(double& sum, double part, double norm_type) {
   if (!std::isinf(norm_type)) {
     sum += part;

@@ -25,7 +25,7 @@ namespace weft::optim {
 
 inline constexpr int kMostSendings = 3;
 
-// Runs `make`, whose complaint is about the user's arguments.
+// Runs `make`. An exception it throws becomes kInvalidArgument: it is about what the program gave.
 template <typename F>
 void check_argument(const std::string& of, const F& make) {
   try {
@@ -41,10 +41,10 @@ void check_argument(const std::string& of, const F& make) {
 /// The time that the calls of one operation have together.
 class TimeLimit {
  public:
-  /// Nothing: every call has the default timeout. Zero: no limit.
+  /// nullopt: every call has the default timeout. Zero: no limit.
   explicit TimeLimit(std::optional<Timeout> limit) : limit_(limit) {}
 
-  /// For a call that is made now. Never zero unless there is no limit.
+  /// The timeout for a call that is made now. Never zero unless there is no limit.
   std::optional<Timeout> left() const {
     if (!limit_ || limit_->count() <= 0) return limit_;
     return std::max<Timeout>(*limit_ - (Clock::now() - start_), std::chrono::milliseconds(1));
@@ -56,19 +56,20 @@ class TimeLimit {
   const Clock::time_point start_ = Clock::now();
 };
 
-// Calls of the optimizer's own are no part of a computation.
+// Autograd does not record the optimizer's own calls.
 struct Unrecorded {
   c10::AutoGradMode off{false};
 };
 
-/// The answer of an owner, or the reason why there is none.
+/// The value that an owner answered, or the error.
 template <typename R>
 struct OwnerAnswer {
   std::optional<R> value;
   std::optional<Error> error;
 };
 
-// The connection broke and the owner lives: were it gone, the error would be kRRefLost.
+// True if the connection broke and the owner lives. (If the owner were gone, the error would be
+// kRRefLost.)
 inline bool may_ask_again(const Error& error) {
   return error.code() == ErrorCode::kOutcomeUnknown || error.code() == ErrorCode::kUnavailable;
 }
@@ -89,8 +90,8 @@ auto answer_of(const F& f) {
   return answer;
 }
 
-// Whether it is this worker's own, and there. What is not there may never be: only a call's
-// deadline ends waiting for it.
+// Whether the optimizer is on this worker and is made. One that is not made yet is called like that
+// of another worker, so that the deadline of the call bounds the wait.
 inline bool is_here(const RRef<OwnerOptimizer>& optimizer) {
   const auto* object = weft::detail::RRefAccess::handle(optimizer)->object();
   return object && object->is_settled();
@@ -100,15 +101,15 @@ inline const rpc::Complaint& complaint_in(const rpc::Complaint& reply) { return 
 inline const rpc::Complaint& complaint_in(const NormReply& reply) { return reply.complaint; }
 inline rpc::Complaint complaint_in(const OwnerOptimizer::State&) { return {}; }
 
-// Method of every owner's part, at the same time, with what `arguments(i)` gives for owner i.
-// Everything they are asked for may be asked again: when the connection broke and the owner lives,
-// it is. Returns when all have answered or will not.
+// Calls Method of every owner's optimizer, at the same time, with arguments(i) for owner i. All
+// these methods may be called twice: if the connection broke and the owner lives, the call is sent
+// again. Returns when every owner has an answer or an error.
 template <auto Method, typename Arguments>
 auto OptimizerDriver::ask_owners(const TimeLimit& time, const Arguments& arguments) const {
   using Remote = weft::detail::RemoteMethod<OwnerOptimizer, Method>;
   using Access = weft::detail::RRefAccess;
   const Unrecorded calls;
-  // The caller waits for the answer at once, so the message does not wait for later ones.
+  // waits=true: this thread waits for the reply at once, so the frame must not wait for others.
   const auto send = [&](size_t i) {
     const RRef<OwnerOptimizer>& owner = owners_[i].optimizer;
     const weft::detail::RRefTarget<OwnerOptimizer> target(Access::handle(owner)->id());
@@ -131,7 +132,7 @@ auto OptimizerDriver::ask_owners(const TimeLimit& time, const Arguments& argumen
   }
   for (size_t i = 0; i < owners_.size(); ++i) {
     if (!here[i]) continue;
-    // This worker's own part is done on this thread, meanwhile.
+    // Meanwhile this thread does the part of this worker.
     answers[i] = answer_of([&] {
       OwnerOptimizer& own = owners_[i].optimizer.local_value();
       const auto call = [&own](const auto&... args) { return std::invoke(Method, own, args...); };
@@ -145,7 +146,7 @@ auto OptimizerDriver::ask_owners(const TimeLimit& time, const Arguments& argumen
     for (int sent = 1; answers[i].error; ++sent) {
       may_have_run |= answers[i].error->may_have_run();
       if (sent == kMostSendings || !may_ask_again(*answers[i].error)) {
-        // The message may have run at any of the times it was sent.
+        // The owner may have applied it in any of the attempts.
         if (may_have_run) answers[i].error = answers[i].error->after_sending();
         break;
       }

@@ -1,4 +1,4 @@
-// The frame of an optimizer's step(): everything around the update of each parameter.
+// The part of step() that Adadelta, Adamax and Rprop have in common.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -8,8 +8,8 @@
 
 namespace weft::optim {
 
-/// A group's options, which `check` throws for if they make no sense. Not at construction alone:
-/// groups may be added and their options changed at any time.
+/// The options of a group, after `check`, which throws if they make no sense. Every step checks
+/// them: groups may be added and their options changed at any time.
 template <typename Options>
 const Options& checked_options(const char* name, const torch::optim::OptimizerParamGroup& group,
                                void (*check)(const Options&)) {

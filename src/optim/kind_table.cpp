@@ -12,11 +12,11 @@ namespace weft::optim {
 
 namespace {
 
-// Describes the program, as the table of functions does.
+// Global, like the table of functions: it describes the program, not an agent.
 struct KindTable {
   base::Mutex mutex;
   std::map<std::string, const OptimizerKind*> kinds
-      WEFT_GUARDED_BY(mutex);  // null: of two classes of one name
+      WEFT_GUARDED_BY(mutex);  // null: two classes have this name
 
   static KindTable& get() {
     static auto* leaked = new KindTable;
@@ -26,7 +26,7 @@ struct KindTable {
 
 }  // namespace
 
-// Every worker knows these, whatever its program says.
+// Every worker knows these classes, whichever its program names.
 template class detail::TypedKind<torch::optim::SGD>;
 template class detail::TypedKind<torch::optim::Adam>;
 template class detail::TypedKind<torch::optim::AdamW>;

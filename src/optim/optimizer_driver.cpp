@@ -16,9 +16,9 @@ namespace {
 
 using Applied = OwnerOutcome::Applied;
 
-constexpr double kNormMargin = 1e-6;  // as PyTorch has it, for norms near zero
+constexpr double kNormMargin = 1e-6;  // the same as in PyTorch, for norms near zero
 
-// The optimizer that schedulers of libtorch work on: it has options and no parameters.
+// The optimizer that schedulers of libtorch are given: they change the learning rates in it.
 class OptionsOnly final : public torch::optim::Optimizer {
  public:
   using Optimizer::Optimizer;
@@ -127,7 +127,8 @@ void OptimizerDriver::check_context(int64_t context) const {
   }
 }
 
-// Before anything is sent: an owner would find it out in the middle.
+// Checks the options before anything is sent. Otherwise an owner would find the mistake in the
+// middle of a step.
 void OptimizerDriver::check_options() const {
   for (const auto& group : options_->param_groups()) {
     check_argument(name_of(kind_), [&] { kind_.make({}, group.options()); });
@@ -194,7 +195,7 @@ void OptimizerDriver::step(int64_t context, std::optional<Timeout> timeout) {
   for (size_t i = 0; i < owners_.size(); ++i) {
     outcomes.push_back(outcome_of(owners_[i].info, answers[i]));
     if (answers[i].error && outcomes[i].applied == Applied::kNo) {
-      outcomes[i].applied = outcomes_before(context)[i].applied;  // not now, but perhaps then
+      outcomes[i].applied = outcomes_before(context)[i].applied;  // an earlier attempt may have
     }
   }
   if (const auto failure = note(order, std::move(outcomes))) {
@@ -251,7 +252,7 @@ void OptimizerDriver::begin(const StepOrder& order) {
   number_ = order.number;
 }
 
-// For last_step(). Returns the error if an owner failed.
+// Keeps the outcomes for last_step(). Returns the error if an owner failed.
 std::optional<Error> OptimizerDriver::note(const StepOrder& order,
                                            std::vector<OwnerOutcome> outcomes) {
   auto failure = failure_of(fmt::format("step {} of {}", order.number, name_of(kind_)), outcomes);

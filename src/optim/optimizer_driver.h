@@ -1,4 +1,5 @@
-// The trainer's side of a distributed optimizer: one call to each owner for whatever is to be done.
+// The trainer's side of a distributed optimizer: asks every owner of parameters, by calls, to step,
+// clip, or give and take its state.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -36,29 +37,30 @@ class OptimizerDriver {
 
   torch::optim::Optimizer& options() { return *options_; }
   std::vector<Record> write_options() const;
-  /// The state of all owners is that of another time: a step that failed before is no more.
+  /// The owners have loaded another state: takes over `options`, and forgets a step that failed
+  /// before.
   void on_loaded(const std::vector<Record>& options);
-  /// Throws kInvalidArgument for what are not options of this optimizer's.
+  /// Throws kInvalidArgument if these are not options of this optimizer.
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> read_options(
       const std::vector<Record>& options) const;
 
   OptimizerState state() const;
   void load_state(const OptimizerState& state);
 
-  /// A worker with parameters, and where they are among all.
+  /// A worker that has parameters of this optimizer.
   struct Owner {
     WorkerInfo info;
     RRef<OwnerOptimizer> optimizer;
     struct Place {
       size_t group, index;
     };
-    std::vector<std::vector<Place>> places;  // by group
+    std::vector<std::vector<Place>> places;  // of its parameters among all, by group
   };
   const std::vector<Owner>& owners() const { return owners_; }
   const OptimizerKind& kind() const { return kind_; }
 
  private:
-  /// A step that owners were told to apply, and that not all have.
+  /// A step that the owners were told to apply and that not all of them have applied.
   struct Unfinished {
     int64_t context;
     std::vector<OwnerOutcome> outcomes;  // by owner; empty while the first attempt goes on
@@ -94,11 +96,11 @@ class OptimizerDriver {
   std::vector<size_t> group_sizes_;  // in parameters
   std::vector<Owner> owners_;
 
-  mutable base::Mutex stepping_;  // one thing after the other
+  mutable base::Mutex stepping_;  // held during a step, clipping, state() and load_state()
   uint64_t number_ WEFT_GUARDED_BY(stepping_) = 0;
   uint64_t scalings_ WEFT_GUARDED_BY(stepping_) = 0;
   std::optional<Unfinished> unfinished_ WEFT_GUARDED_BY(stepping_);
-  // The contexts of unfinished steps that others came after.
+  // The contexts of unfinished steps after which another step was begun.
   std::set<int64_t> given_up_ WEFT_GUARDED_BY(stepping_);
   mutable base::Mutex mutex_;
   std::vector<OwnerOutcome> outcomes_ WEFT_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// The options of a distributed optimizer and what it remembers.
+// The options and the state of a distributed optimizer.
 // SPDX-License-Identifier: BSD-3-Clause
 #include "optim/ask_owners.h"
 #include "optim/optimizer_driver.h"
@@ -106,7 +106,7 @@ void OptimizerDriver::load_state(const OptimizerState& state) {
   for (const auto& group : state.groups) options.push_back(group.options);
   (void)read_options(options);
   const base::MutexLock one_at_a_time(stepping_);
-  // Everybody is asked before anybody changes anything.
+  // All owners check the state before any of them changes anything.
   throw_failures("load_state",
                  ask_owners<&OwnerOptimizer::check_state>(TimeLimit(std::nullopt), [&](size_t i) {
                    return std::make_tuple(OwnerOptimizer::outlined(parts[i]));

@@ -26,7 +26,7 @@ struct OwnerPlan {
 };
 
 struct StepOrder {
-  uint64_t number = 0;  // grows from step to step; the same one again is the same step
+  uint64_t number = 0;  // grows from step to step; a step that is sent again has the same number
   int64_t context = 0;
   std::vector<Record> options;  // of each group
 };
@@ -43,7 +43,7 @@ struct NormReply {
 };
 
 struct ScaleOrder {
-  uint64_t number = 0;  // as of a step
+  uint64_t number = 0;  // grows from order to order, like that of a step
   int64_t context = 0;
   double factor = 1;
 };

@@ -24,7 +24,8 @@ namespace {
 
 using Applied = OwnerOutcome::Applied;
 
-// The optimizers of libtorch read `.grad`; what is there is the user's and is put back.
+// Puts the gradients into `.grad`, where the optimizers of libtorch read them, and later puts back
+// what the program had there.
 class LentGradients {
  public:
   LentGradients(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients)
@@ -51,7 +52,7 @@ size_t count_defined(const std::vector<at::Tensor>& tensors) {
   return count;
 }
 
-// Undefined tensors need not be written down.
+// The record without its undefined tensors.
 Record compact(Record record) {
   std::erase_if(record, [](const auto& field) {
     const auto* tensor = std::get_if<at::Tensor>(&field.second);
@@ -132,7 +133,7 @@ StepResult OwnerOptimizer::step(const StepOrder& order) {
              fmt::format("step {} came after step {}, and is too late", order.number, last_step_)}};
   }
   StepResult result = apply(order);
-  // A step that changed nothing may be tried again.
+  // A step that was not begun may be tried again under its number.
   if (result.applied != Applied::kNo) {
     last_step_ = order.number;
     last_result_ = result;
@@ -144,7 +145,7 @@ rpc::Complaint OwnerOptimizer::check_step(const StepOrder& order) const {
   const auto lock = alone();
   return rpc::complaint_of([&] {
     require_made();
-    // Applied already, with the options of then: the owner only has to answer again.
+    // The step was applied already, with the options of that time: step() only answers again.
     if (order.number == last_step_) return;
     refuse_sparse(gradients(order.context), read_options(order.options));
   });
@@ -233,7 +234,7 @@ rpc::Complaint OwnerOptimizer::scale_gradients(const ScaleOrder& order) {
     require_made();
     if (const auto state = autograd::Contexts::of(*locked(agent_)).find_part(order.context)) {
       const c10::AutoGradMode off(false);
-      // Anew: a gradient may be that of another leaf too.
+      // Not in place: another leaf may have the same tensor as its gradient.
       std::vector<at::Tensor> scaled = state->gradients().of(parameters_);
       for (at::Tensor& gradient : scaled) {
         if (gradient.defined()) gradient = gradient * order.factor;
@@ -316,7 +317,7 @@ void OwnerOptimizer::require_fit(const State& state) const {
   }
 }
 
-// Tensors are tensors, or outlined.
+// `state` may be outlined: text in place of a tensor is its sizes.
 void OwnerOptimizer::require_fit(const at::Tensor& parameter, const Record& state) const {
   const auto refuse = [this](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -353,7 +354,7 @@ rpc::Complaint OwnerOptimizer::load_state(const State& state) {
   return rpc::complaint_of([&] {
     require_made();
     require_fit(state);
-    // All is read before anything is changed.
+    // Read everything before anything is changed.
     std::vector<std::unique_ptr<torch::optim::OptimizerParamState>> read;
     size_t next = 0;
     for (const auto& group : state) {

@@ -1,4 +1,4 @@
-// The part of a distributed optimizer that lives where its parameters do.
+// The part of a distributed optimizer on a worker that owns parameters.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -15,33 +15,34 @@
 
 namespace weft::optim {
 
-/// One optimizer over this worker's parameters. Steps are numbered by the trainer that has it; one
-/// that comes again is answered as before. Thread-safe: everything happens while Stepping is
-/// locked.
+/// One optimizer over this worker's parameters. The trainer numbers the steps; a number that comes
+/// again gets the same answer, and nothing is applied twice. Thread-safe: methods that use the
+/// optimizer lock Stepping, except view_state().
 class OwnerOptimizer {
  public:
   explicit OwnerOptimizer(const OwnerPlan& plan);
-  /// The complaint about a wrong plan: parameters that are elsewhere or given twice, for example.
-  /// All other methods then give the same complaint, or throw it.
+  /// What is wrong with the plan: parameters that are elsewhere or given twice, for example. If
+  /// something is, all other methods return or throw the same complaint.
   rpc::Complaint complaint() const { return complaint_; }
 
   StepResult step(const StepOrder& order);
-  /// The complaint with which step() would refuse, before it changes anything.
+  /// The complaint with which step() would refuse this order before it changes anything.
   rpc::Complaint check_step(const StepOrder& order) const;
-  /// The norm of all gradients in the context, to the power `norm_type` unless that is infinite.
+  /// The sum of |g|^norm_type over the gradients that the context has for this optimizer's
+  /// parameters; the largest |g| if `norm_type` is infinite.
   NormReply gradient_norm(int64_t context, double norm_type);
   rpc::Complaint scale_gradients(const ScaleOrder& order);
 
   using State = std::vector<std::vector<OptimizerState::Parameter>>;  // by group
-  /// A copy, in memory that can be sent.
+  /// A copy, in the memory of the CPU.
   State state();
-  /// Does not copy tensors and does not lock: the caller has Stepping locked.
+  /// The tensors themselves, not copies. The caller must have locked Stepping.
   State view_state() const;
-  /// Checks first: a state that does not fit changes nothing.
+  /// Changes nothing if the state does not fit.
   rpc::Complaint load_state(const State& state);
-  /// Only checks; tensors may be outlined.
+  /// Makes the same checks and loads nothing. The state may be an outlined() one.
   rpc::Complaint check_state(const State& state) const;
-  /// The state with the sizes of tensors in place of the tensors.
+  /// The state with each tensor replaced by the text of its sizes.
   static State outlined(State state);
 
   size_t groups() const;
@@ -56,7 +57,8 @@ class OwnerOptimizer {
   GroupOptions read_options(const std::vector<Record>& options) const;
   void use_options(GroupOptions options);
   StepResult apply(const StepOrder& order);
-  /// The gradients of all parameters, in order; undefined where there is none.
+  /// The gradients that the context has for all parameters, in order; undefined for a parameter
+  /// without one.
   std::vector<at::Tensor> gradients(int64_t context) const;
   void refuse_sparse(const std::vector<at::Tensor>& gradients, const GroupOptions& options) const;
 

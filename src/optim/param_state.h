@@ -1,5 +1,5 @@
-// The state that an optimizer keeps for one parameter. Torch keys it by the tensor's address; 1.13
-// writes that as text.
+// Access to the state that an optimizer of libtorch keeps for one parameter. libtorch's table has
+// the address of the tensor as its key; in version 1.13 the key is the address as text.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -33,7 +33,7 @@ inline torch::optim::OptimizerParamState* find_state(const torch::optim::Optimiz
   return found == optimizer.state().end() ? nullptr : found->second.get();
 }
 
-/// Null if there is none. Throws c10::Error if it is another optimizer's kind of state.
+/// Null if there is none. Throws c10::Error if the state is that of another class of optimizers.
 template <typename State>
 State* find_state(torch::optim::Optimizer& optimizer, const at::Tensor& param) {
   torch::optim::OptimizerParamState* const found = find_state(std::as_const(optimizer), param);
@@ -47,7 +47,7 @@ inline void set_state(torch::optim::Optimizer& optimizer, const at::Tensor& para
   optimizer.state()[state_key(param)] = std::move(state);
 }
 
-/// Adds a fresh state for `param`, in place of an earlier one.
+/// Replaces the state that the parameter had.
 template <typename State>
 State& add_state(torch::optim::Optimizer& optimizer, const at::Tensor& param) {
   auto state = std::make_unique<State>();

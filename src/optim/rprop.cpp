@@ -94,7 +94,7 @@ void Rprop::update(at::Tensor& param, const RpropOptions& options) {
   const at::Tensor factor =
       at::ones_like(grad).masked_fill_(agreement.gt(0), grow).masked_fill_(turned, shrink);
   state->step_size().mul_(factor).clamp_(least, largest);
-  // Where the sign turned the parameter stays, and the next step neither grows nor shrinks.
+  // An element whose gradient changed its sign is not moved, and its next step size stays the same.
   state->prev().copy_(grad).masked_fill_(turned, 0);
   param.addcmul_(state->prev().sign(), state->step_size(), -1);
 }

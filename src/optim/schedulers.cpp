@@ -27,7 +27,7 @@ void check_start_factor(double factor) {
   require(factor >= 0 && factor <= 1, "start_factor must be from 0 to 1", factor);
 }
 
-// The ends are returned as they are: computed, they could differ in the last bit.
+// Returns the rates at both ends without computing them: a result could differ in the last bit.
 double cosine(unsigned step, unsigned steps, double base, double min_lr) {
   if (step == 0) return base;
   if (step >= steps) return min_lr;
@@ -44,8 +44,8 @@ double warmup(unsigned step, unsigned steps, double base, double start_factor) {
 ClosedFormLR::ClosedFormLR(torch::optim::Optimizer& optimizer)
     : LRScheduler(optimizer), bases_(get_current_lrs()) {}
 
-// step() counts after it has asked. The constructors of the final classes call it once, so here
-// the count is that of the steps the user took, this one included.
+// step() calls this and then counts. The constructors of the final classes call step() once, so the
+// count is here the number of steps that the program has made, including this one.
 std::vector<double> ClosedFormLR::get_lrs() {
   std::vector<double> lrs;
   for (const double base : bases_) lrs.push_back(lr_after(step_count_, base));

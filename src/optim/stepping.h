@@ -1,4 +1,4 @@
-// The lock that all optimizers on one worker share: one at a time changes parameters.
+// The lock that lets only one optimizer of a worker change parameters at a time.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -14,11 +14,12 @@ class Stepping final : public rpc::AgentExtension {
  public:
   static Stepping& of(rpc::AgentCore& agent);
 
-  /// Held while parameters or what optimizers remember of them change or are read.
+  /// Held by an optimizer's step, by loading and saving state, and by RemoteModule's to() and
+  /// zero_grad(). Functions of the program that read parameters do not take it.
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
 
  private:
-  std::mutex mutex_;  // guards no member: who holds it, steps
+  std::mutex mutex_;  // guards no member: it orders steps
 };
 
 }  // namespace weft::optim

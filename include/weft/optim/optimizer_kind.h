@@ -1,5 +1,5 @@
-// A class of optimizers as the workers that own parameters see it: made, and its options and state
-// read and written, by name.
+// A class of optimizers in a form that workers can name to each other: how to make an optimizer,
+// and how to read and write its options and its state.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -23,12 +23,14 @@ namespace weft::optim {
 
 /// What Weft must know of an optimizer class Opt: its `Options` and `State` (the ParamState it
 /// keeps for each parameter), and the fields of both, which are bool, int64_t, double, std::string,
-/// at::Tensor or pairs (std::tuple) of these. There is one for each class of libtorch's and of
-/// Weft's (weft/optim/optimizer_traits.h); for a class of your own specialize it likewise. May say
-/// besides
-///   static bool takes_sparse(const Options&)         of gradients; default: true
-///   static constexpr bool kStateOfOtherSizes = true  tensors of a state have not the sizes of the
-///                                                    parameter
+/// at::Tensor or pairs (std::tuple) of these. weft/optim/optimizer_traits.h has a specialization
+/// for each class of libtorch and of Weft; write a similar one for a class of your own. It may also
+/// have
+///   static bool takes_sparse(const Options&)
+///       whether an optimizer with these options accepts sparse gradients; default: true
+///   static constexpr bool kStateOfOtherSizes = true
+///       for a class whose state has tensors of other sizes than the parameter. Leave it out
+///       otherwise: Weft looks at its presence, not at its value.
 template <typename Opt>
 struct OptimizerTraits;
 
@@ -43,9 +45,10 @@ class WEFT_API OptimizerKind {
   /// Throw kInvalidArgument for a record that lacks a field or has one too many.
   virtual std::unique_ptr<torch::optim::OptimizerOptions> read_options(const Record&) const = 0;
   virtual std::unique_ptr<torch::optim::OptimizerParamState> read_state(const Record&) const = 0;
-  /// Otherwise a step with a sparse gradient is refused before anything is changed.
+  /// Whether an optimizer with these options accepts sparse gradients. If not, a step with a sparse
+  /// gradient is refused before anything is changed.
   virtual bool takes_sparse(const torch::optim::OptimizerOptions& options) const = 0;
-  /// All fields that a state has.
+  /// A record with all fields that a state has.
   virtual Record blank_state() const = 0;
   virtual bool state_of_parameters_sizes() const = 0;
 
@@ -53,9 +56,10 @@ class WEFT_API OptimizerKind {
   ~OptimizerKind() = default;
 };
 
-/// Adds a kind to the process's table; before main for every kind that the program mentions.
+/// Adds a kind to the process's table. That happens before main for every kind that the program
+/// mentions.
 WEFT_API const OptimizerKind& register_kind(const OptimizerKind& kind);
-/// The class's name, by which workers speak of it.
+/// The name of the class, by which workers name it to each other.
 WEFT_API std::string name_of(const OptimizerKind& kind);
 /// Throws kInvalidArgument if this program knows no such kind.
 WEFT_API const OptimizerKind& find_kind(const std::string& name);
@@ -95,7 +99,7 @@ class FieldReader {
     static_assert(is_field<T>, "a field is bool, int64_t, double, std::string or at::Tensor");
     auto found = record_.find(name);
     if (std::is_same_v<T, at::Tensor> && found == record_.end())
-      return;  // undefined ones are left out
+      return;  // undefined tensors are left out of a record
     const T* held = found == record_.end() ? nullptr : std::get_if<T>(&found->second);
     if (!held) fail("has no " + name + " of the right type");
     value = *held;

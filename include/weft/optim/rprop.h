@@ -18,7 +18,7 @@ struct WEFT_API RpropOptions : torch::optim::OptimizerCloneableOptions<RpropOpti
   using pair_t = std::tuple<double, double>;
 
   RpropOptions(double lr = 1e-2);
-  TORCH_ARG(double, lr);  // the step size a parameter begins with; of no effect later
+  TORCH_ARG(double, lr);  // the first step size of a parameter; has no effect later
   TORCH_ARG(pair_t, etas) = {0.5, 1.2};
   TORCH_ARG(pair_t, step_sizes) = {1e-6, 50};  // least and largest
 

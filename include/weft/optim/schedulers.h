@@ -18,14 +18,16 @@
 
 namespace weft::optim {
 
-/// Sets each group's rate from the one it had at construction, its base, and the number of steps
-/// since then alone; what others set in between is lost. The rate of step 0 is set by the
-/// constructor, so two of these cannot follow each other on one optimizer. The optimizer must
-/// outlive it and keep its groups. Constructors throw kInvalidArgument for numbers out of range.
+/// Computes each group's rate from its base, which is the rate it had at construction, and from the
+/// number of steps since then. A rate that the program sets in between is overwritten. The
+/// constructor sets the rate of step 0, so a second scheduler on the same optimizer takes that for
+/// its base. The optimizer must outlive the scheduler and keep its groups. Constructors throw
+/// kInvalidArgument for numbers out of range.
 class WEFT_API ClosedFormLR : public torch::optim::LRScheduler {
  public:
-  /// Goes on as if step() had been called so many times: after a checkpoint was loaded, for
-  /// example. Made before that, it has the right base.
+  /// Goes on as if step() had been called so many times, for example after a checkpoint was loaded.
+  /// Make the scheduler before Checkpoint::load(): then its base is the rate the program gave, not
+  /// the one that was saved.
   void resume_after(unsigned steps);
 
  protected:
