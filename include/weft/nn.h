@@ -24,17 +24,17 @@
 
 namespace weft::nn {
 
-/// Where a module is to live: "ps", "ps/cuda:0", "rank:1", "rank:1/cpu"; and how long it may take
-/// to construct it there, if not as long as any call.
+/// Where a module is to live: "ps", "ps/cuda:0", "rank:1", "rank:1/cpu". `timeout`: how long its
+/// construction may take; by default as long as any call.
 class WEFT_API Placement {
  public:
-  /// Throw kInvalidArgument for what is no placement.
+  /// Throw kInvalidArgument if the text is not a placement.
   Placement(const std::string& text, std::optional<Timeout> timeout = std::nullopt);
   Placement(const char* text, std::optional<Timeout> timeout = std::nullopt)
       : Placement(std::string(text), timeout) {}
 
   const Destination& worker() const { return worker_; }
-  /// As at::Device reads it.
+  /// In the form that at::Device reads.
   const std::string& device() const { return device_; }
 
  private:
@@ -46,15 +46,17 @@ class WEFT_API Placement {
 using ModuleState = std::map<std::string, at::Tensor>;
 using NamedTensors = std::vector<std::pair<std::string, RRef<at::Tensor>>>;
 
-/// The part of a RemoteModule that does not depend on its class. The worker that has the module
-/// answers all methods, which wait for that. They are not ordered with calls of the module's own
-/// methods, even if its class is serialized; with steps of optimizers they are.
+/// The part of RemoteModule that does not depend on the class of the module. Each method calls the
+/// worker that has the module and waits for the answer. These methods may run at the same time as
+/// the module's own methods, even if its class is serialized. to(), zero_grad(), state() and
+/// load_state() never run at the same time as a step of an optimizer on that worker; the others
+/// may.
 class WEFT_API AnyRemoteModule {
  public:
   const WorkerInfo& owner() const { return hosted_.owner(); }
 
-  /// References to the parameters themselves, for an optimizer; one that several layers share comes
-  /// once.
+  /// References to the parameters themselves, for an optimizer. A parameter that several layers
+  /// share is in the list once.
   std::vector<RRef<at::Tensor>> remote_parameters(bool recurse = true) const;
   NamedTensors named_parameters(bool recurse = true) const;
   std::vector<RRef<at::Tensor>> buffers(bool recurse = true) const;
@@ -65,13 +67,13 @@ class WEFT_API AnyRemoteModule {
   bool is_training() const;
   /// "cpu", "cuda:0", ... References to its parameters stay valid.
   void to(const std::string& device);
-  /// Clears `.grad`; the gradients of a context are not there.
+  /// Clears `.grad`. The gradients of a context are not in `.grad`.
   void zero_grad();
 
   /// A copy of everything the module has learned.
   ModuleState state() const;
-  /// All or nothing: throws kInvalidArgument, naming every tensor that is missing, unknown or of
-  /// another shape, before anything is changed.
+  /// Throws kInvalidArgument, naming every tensor that is missing, unknown or of another shape,
+  /// before anything is changed.
   void load_state(const ModuleState& state);
 
   /// The module without its class, for layers above.
@@ -132,8 +134,9 @@ inline constexpr bool is_holder = std::is_base_of_v<torch::detail::ModuleHolderI
 
 }  // namespace detail
 
-/// A module of class M that lives on another worker (or this one). Copies refer to the same
-/// module; travels in arguments and results. The worker's program must contain the same uses of it.
+/// A module of class M that lives on another worker (or this one). Copies refer to the same module.
+/// A RemoteModule can be an argument or a result of a call. The program of the worker that has the
+/// module must contain the same uses of RemoteModule<M>.
 template <typename M>
 class RemoteModule : public AnyRemoteModule {
   static_assert(!detail::is_holder<M>,
@@ -144,21 +147,23 @@ class RemoteModule : public AnyRemoteModule {
  public:
   RemoteModule() = default;
 
-  /// Constructs M(args...) there and returns at once; what goes wrong is reported by every use.
-  /// libtorch's option structs travel as arguments.
+  /// Constructs M(args...) on that worker and returns at once. If the construction fails, every use
+  /// reports it. Arguments may be libtorch's option structs.
   template <typename... Args>
   explicit RemoteModule(const Placement& where, Args&&... args)
       : RemoteModule(current_agent(), where, std::forward<Args>(args)...) {}
   template <typename... Args>
   RemoteModule(Agent& agent, const Placement& where, Args&&... args)
       : RemoteModule(make(agent, where, args...)) {}
-  /// A module that is there already.
+  /// For a module that exists already.
   explicit RemoteModule(RRef<M> module)
       : AnyRemoteModule(module.template remote<&detail::host_module<M>>()),
         module_(std::move(module)) {}
 
-  /// M::forward there, with the arguments on the module's device; its default arguments and
-  /// overloads work as they do here.
+  /// Calls M::forward on the module's worker. If the module is on a GPU, tensor arguments are moved
+  /// there and tensor results back to the CPU, also those in vectors, optionals, std::maps, pairs
+  /// and tuples; tensors in other types are not moved. Default arguments and overloads of forward
+  /// work.
   template <typename... Args>
   auto forward(Args&&... args) const {
     return module_.template rpc_sync<kForward<Args...>>(args...);
@@ -167,7 +172,7 @@ class RemoteModule : public AnyRemoteModule {
   auto forward_async(Args&&... args) const {
     return module_.template rpc_async<kForward<Args...>>(args...);
   }
-  /// Its result stays there.
+  /// The result stays on the module's worker.
   template <typename... Args>
   auto forward_remote(Args&&... args) const {
     return module_.template remote<kForward<Args...>>(args...);
@@ -215,7 +220,7 @@ class RemoteModule : public AnyRemoteModule {
   RRef<M> module_;
 };
 
-/// References to the parameters of a module of this worker's own, in their order.
+/// References to the parameters of a module on this worker, in their order.
 WEFT_API std::vector<RRef<at::Tensor>> parameter_rrefs(const torch::nn::Module& module);
 WEFT_API std::vector<RRef<at::Tensor>> parameter_rrefs(Agent& agent,
                                                        const torch::nn::Module& module);

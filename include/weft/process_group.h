@@ -1,4 +1,5 @@
-// Some workers that do the same things at the same time: sums, copies and meetings of all of them.
+// Groups of workers that do collective operations together: all_reduce, broadcast, all_gather,
+// reduce_scatter, barrier.
 //
 //   weft::ProcessGroup trainers = weft::new_group({"trainer0", "trainer1"});
 //   trainers.all_reduce(loss, weft::ReduceOp::kAverage);
@@ -28,35 +29,39 @@ class ProcessGroupState;
 enum class ReduceOp : uint8_t { kSum, kAverage, kProduct, kMin, kMax };
 
 struct GroupOptions {
-  /// How long an operation may take: how far the slowest member may be behind. A member that is
-  /// dead or frozen is found out sooner, by Options::dead_after at the latest.
+  /// How long an operation may take. It begins when this member calls it, so this is also how far
+  /// behind the slowest member may be. A member that is dead or frozen is noticed sooner, after
+  /// Options::dead_after at the latest.
   Timeout timeout = std::chrono::minutes(5);
   /// How long new_group waits for the other members.
   Timeout meeting_timeout = std::chrono::seconds(60);
-  /// Whether tensors on GPUs go from one to the other by NCCL, where all members have it and a GPU
-  /// of their own. Then, in one operation, all tensors are on GPUs or none; if not, each may be
-  /// anywhere.
+  /// Whether operations move tensors from GPU to GPU by NCCL, if every member has NCCL and a GPU
+  /// that no other member uses. If true, the tensors that the members give to one operation must
+  /// all be on GPUs or all on the CPU. If false, each member's tensor may be anywhere, and all
+  /// operations go through the CPU.
   bool nccl = true;
 };
 
-/// A handle to a group; copies refer to the same one. Every member calls the same operations in the
-/// same order, from any thread. A member whose tensors are small does not wait for the others; it
-/// can be some thousand operations ahead of the slowest member. If the members call operations that
-/// do not match, or a member is lost, the operations of all members end with an error, and the
-/// group with them: later operations throw the same error at once. The members that are left may
-/// make a new group. After an error tensors may have any value.
+/// A handle to a group; copies refer to the same group. Every member must call the same operations
+/// in the same order, from any thread. A member that does not wait for the others may run ahead of
+/// them: a member keeps up to 4,096 chunks for operations that it has not begun, and beyond that
+/// the group fails with kLimitExceeded.
+///
+/// If the members disagree about an operation, or if a member is lost, the group fails: all
+/// operations end with an error on all members, and later ones throw the same error at once. The
+/// remaining members can make a new group. After an error tensors may have any value.
 ///
 /// A group uses the connections and the threads of the agent, so it needs no address of its own,
-/// and calls go on beside it. Tensors must not be changed while an operation on them is going on.
-/// Tensors on GPUs travel by NCCL, which has connections of its own, or else through the CPU.
+/// and calls go on beside it. The program must not change a tensor while an operation on it is
+/// going on. Tensors on GPUs travel by NCCL, which has connections of its own, or through the CPU.
 class WEFT_API ProcessGroup {
  public:
-  /// This worker's rank in the group: its place among the names it was made with.
+  /// This worker's rank in the group: its index in the names that were given to new_group().
   int rank() const;
   int size() const;
   const std::vector<WorkerInfo>& members() const;
 
-  /// In place, with the same result, bit for bit, on every member.
+  /// Reduces in place; every member gets the same result, bit for bit.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
   Future<void> all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
 
@@ -64,17 +69,17 @@ class WEFT_API ProcessGroup {
   void broadcast(const at::Tensor& tensor, int root) const;
   Future<void> broadcast_async(const at::Tensor& tensor, int root) const;
 
-  /// The tensors of all members, by rank. Their shapes and types may differ.
+  /// Returns the tensors of all members, by rank. Their shapes and types may differ.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor) const;
   Future<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor) const;
 
-  /// Takes one tensor for each member; returns the reduction of those that are for this one.
+  /// `tensors` has one tensor for each member. Returns the reduction of those for this member.
   at::Tensor reduce_scatter(const std::vector<at::Tensor>& tensors,
                             ReduceOp op = ReduceOp::kSum) const;
   Future<at::Tensor> reduce_scatter_async(const std::vector<at::Tensor>& tensors,
                                           ReduceOp op = ReduceOp::kSum) const;
 
-  /// Returns when every member has come here.
+  /// Returns when every member has called it.
   void barrier() const;
   Future<void> barrier_async() const;
 
@@ -87,9 +92,10 @@ class WEFT_API ProcessGroup {
   std::shared_ptr<collective::ProcessGroupState> group_;
 };
 
-/// A group of these workers, of which this one must be one (nobody named: of all members). Each of
-/// them calls it with the same names in the same order, from one thread at a time. Throws kTimeout,
-/// naming those who did not, and kInvalidArgument, naming what differs.
+/// Makes a group of these workers, or of all members if `names` is empty. This worker must be one
+/// of them. Each of them calls new_group() with the same names in the same order, from one thread
+/// at a time. Throws kTimeout, naming the workers that did not call it, and kInvalidArgument,
+/// naming what differs.
 WEFT_API ProcessGroup new_group(const std::vector<std::string>& names = {},
                                 const GroupOptions& options = {});
 WEFT_API ProcessGroup new_group(Agent& agent, const std::vector<std::string>& names = {},

@@ -8,13 +8,13 @@ namespace weft::nn {
 
 namespace {
 
-// A message takes 4,096 tensors.
+// Well below the 4,096 tensors that fit into a message.
 constexpr size_t kMostParameters = 1000;
 
 struct Filling {
   std::vector<size_t> parameters;
   size_t bytes = 0;
-  bool is_first = true;  // of its type
+  bool is_first = true;  // whether it is the first bucket of its type
 };
 
 }  // namespace
@@ -42,7 +42,7 @@ BucketPlan plan_buckets(const std::vector<Bucketed>& parameters, const std::vect
   }
   for (auto& [type, filling] : fillings) close(filling);
 
-  // In the order in which they will be complete.
+  // Sort the buckets by the order in which they will be complete.
   std::vector<size_t> position(parameters.size());
   for (size_t i = 0; i < order.size(); ++i) position[order[i]] = i;
   std::sort(plan.begin(), plan.end(),

@@ -1,4 +1,4 @@
-// Which gradients are reduced together.
+// Decides which gradients are reduced together, in one bucket.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -11,10 +11,10 @@
 
 namespace weft::nn {
 
-/// The properties of a parameter that decide its bucket.
+/// The properties of a parameter that decide about its bucket.
 struct Bucketed {
   size_t bytes = 0;
-  std::string type;  // element type and device: a bucket has one
+  std::string type;  // element type and device, which are the same in a whole bucket
   bool sparse = false;
 };
 
@@ -23,16 +23,16 @@ struct BucketLimits {
   size_t bytes = 0;
 };
 
-/// Buckets, in the order in which they are reduced, of indices of parameters.
+/// The buckets in the order in which they are reduced; a bucket is a list of indices of parameters.
 using BucketPlan = std::vector<std::vector<size_t>>;
 
-/// Fills buckets with `parameters` in `order`, in which their gradients come. A sparse one is
-/// alone.
+/// Fills buckets with `parameters`. `order` is the order in which their gradients come. A parameter
+/// with sparse gradients gets a bucket of its own.
 BucketPlan plan_buckets(const std::vector<Bucketed>& parameters, const std::vector<size_t>& order,
                         const BucketLimits& limits);
 
-/// How far one backward pass is: buckets are reduced in the order of the plan, each when it is
-/// complete.
+/// Tracks one backward pass. Buckets are reduced in the order of the plan, each when the gradients
+/// of all its parameters are there.
 class BucketProgress {
  public:
   BucketProgress(const BucketPlan& plan, size_t parameters);
@@ -42,7 +42,7 @@ class BucketProgress {
   std::vector<size_t> on_ready(size_t parameter);
   /// No more gradients will come. Returns all buckets that are left.
   std::vector<size_t> on_all();
-  /// The parameters that have no gradient.
+  /// The parameters without a gradient.
   std::vector<size_t> missing() const;
   size_t begun() const { return next_; }
 

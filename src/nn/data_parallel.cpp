@@ -48,7 +48,8 @@ void join(const std::vector<DataParallel*>& modules, const std::function<void()>
     for (DataParallel* each : modules) each->reducer()->give_up(cause);
     throw;
   }
-  // This member departs from all modules before it waits for any: the others must learn of each.
+  // Depart from all modules before waiting for any: other members may still be training with the
+  // next module, and must learn that this member has departed from it.
   std::vector<Future<int>> departures;
   for (DataParallel* each : modules) departures.push_back(each->reducer()->depart());
   for (size_t i = 0; i < modules.size(); ++i) modules[i]->reducer()->end_join(departures[i].wait());

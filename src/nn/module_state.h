@@ -1,4 +1,4 @@
-// Everything a module has learned, read from it and put back.
+// Reads and loads the parameters and buffers of a module.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -9,13 +9,13 @@
 
 namespace weft::nn {
 
-/// The state of `module`, with its own tensors and not copies.
+/// The module's own tensors, not copies.
 ModuleState view_state(const torch::nn::Module& module);
 
 /// Throws kInvalidArgument unless names, sizes and element types are those of the module.
 void check_state(const torch::nn::Module& module, const ModuleState& state);
 
-/// Checks, then copies.
+/// Checks like check_state(), then copies the values into the module.
 void load_state(torch::nn::Module& module, const ModuleState& state);
 
 }  // namespace weft::nn

@@ -18,7 +18,8 @@ namespace weft::nn {
 
 namespace {
 
-// The parameters with sparse gradients: those of sparse embeddings, and those the user names.
+// The parameters with sparse gradients: those of embeddings with the option `sparse`, and those
+// that the program names.
 std::set<std::string> sparse_names(torch::nn::Module& module, const DataParallelOptions& options) {
   std::set<std::string> names(options.sparse_parameters.begin(), options.sparse_parameters.end());
   for (const auto& each : module.named_modules()) {
@@ -31,14 +32,15 @@ std::set<std::string> sparse_names(torch::nn::Module& module, const DataParallel
   return names;
 }
 
-// The one that gradients are on; the CPU if there is none.
+// The GPU of the first tensor that is on one; the CPU if none is.
 at::Device first_gpu(const std::vector<at::Tensor>& tensors) {
   const auto found = std::find_if(tensors.begin(), tensors.end(),
                                   [](const at::Tensor& each) { return each.is_cuda(); });
   return found == tensors.end() ? at::kCPU : found->device();
 }
 
-// The tensor that `.grad` is stays the same, if there is one of the kind.
+// Copies into the tensor that `.grad` is, if there is one and both are dense. Otherwise replaces
+// it.
 void put_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
   at::Tensor& grad = parameter.mutable_grad();
   const bool is_kind = grad.defined() && !grad.is_sparse() && !gradient.is_sparse();
@@ -51,8 +53,8 @@ void put_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
 
 }  // namespace
 
-/// The task at the end of a backward() of torch's engine. The engine destroys it without running it
-/// if the pass fails.
+/// A callback that torch's engine runs at the end of a backward(). If the pass fails, the engine
+/// destroys it without running it.
 class Reducer::EndOfBackward {
  public:
   EndOfBackward(std::shared_ptr<Reducer> reducer, uint64_t owner)
@@ -60,7 +62,7 @@ class Reducer::EndOfBackward {
   ~EndOfBackward() {
     if (awaited_) reducer_->drop_unfinished_round(owner_, "its backward pass failed");
   }
-  /// The engine has it.
+  /// To be called when the engine has accepted the callback.
   void await() { awaited_ = true; }
   void run() {
     reducer_->end_backward(owner_);
@@ -73,13 +75,13 @@ class Reducer::EndOfBackward {
   bool awaited_ = false;
 };
 
-/// The reducer as one context knows it.
+/// The stage of the reducer in one context.
 class Reducer::Stage final : public autograd::LeafStage {
  public:
   Stage(std::weak_ptr<Reducer> reducer, uint64_t owner)
       : reducer_(std::move(reducer)), owner_(owner) {}
 
-  /// A forward has happened.
+  /// A forward has happened in the context.
   void arm() { armed_ = true; }
 
   void on_leaf(const at::Tensor& leaf, const at::Tensor& gradient) override {
@@ -177,7 +179,7 @@ void Reducer::add_hooks() {
   }
 }
 
-// The reverse of how they were declared.
+// Plans with the reverse of the order in which the parameters were declared.
 void Reducer::assume_order() {
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), size_t{0});
@@ -203,7 +205,7 @@ void Reducer::begin_forward(bool training) {
   if (stage) stage->arm();
 }
 
-// There is one in each context, which keeps it.
+// Finds or makes the reducer's stage in the context. The context keeps it.
 Reducer::Stage& Reducer::stage_in(autograd::ContextState& context) {
   auto stage = context.stages().find(parameters_.front());
   if (!stage) {
@@ -213,8 +215,9 @@ Reducer::Stage& Reducer::stage_in(autograd::ContextState& context) {
   return static_cast<Stage&>(*stage);
 }
 
-// Prepares a round once: a pass that is tried again, or has several forwards, finds it prepared. So
-// members with different numbers of forwards stay in step.
+// Agrees on members, order and buffers with the others, once for each round. If a pass is tried
+// again or has several forwards, the later ones do nothing here: so members with different numbers
+// of forwards stay in step.
 void Reducer::prepare_round(bool training) {
   const base::MutexLock one_at_a_time(preparing_);
   bool prepared = false, buffers_sent = false, joining = false;
@@ -242,8 +245,8 @@ void Reducer::prepare_round(bool training) {
   buffers_sent_ = buffers_sent || training;
 }
 
-// Gradients come in another order than their parameters were declared in: the first member says in
-// which, once it has seen it.
+// Takes over the order of the first member. Gradients do not come in the order in which the
+// parameters were declared, so the first member broadcasts the order that it has seen.
 void Reducer::take_over_order(const std::vector<int>& active) {
   std::vector<size_t> order;
   {
@@ -307,7 +310,7 @@ void Reducer::on_gradient(Pass pass, uint64_t owner, size_t parameter, const at:
   begin_reductions(round, round.progress.on_ready(parameter));
 }
 
-// They begin in the same order on all members.
+// All members begin their reductions in the same order, that of the plan.
 void Reducer::begin_reductions(Round& round, const std::vector<size_t>& buckets) {
   const size_t over = average_over_active_ ? active_.size() : static_cast<size_t>(group_->size());
   const ReductionOptions options{active_, static_cast<double>(over),
@@ -324,8 +327,8 @@ void Reducer::begin_reductions(Round& round, const std::vector<size_t>& buckets)
   }
 }
 
-// The other members wait for what was begun: left alone, they would until their timeouts. If
-// nothing was, the pass may be tried again.
+// If a reduction was begun, fails the channel: the other members would otherwise wait for it until
+// their timeouts. If none was begun, the pass may be tried again.
 void Reducer::drop_unfinished_round(uint64_t owner, const std::string& cause) {
   bool begun = false;
   {
@@ -350,7 +353,8 @@ std::pair<std::vector<Reducing>, std::vector<size_t>> Reducer::finish_round(
   Round& round = *round_;
   const std::vector<size_t> missing = round.progress.missing();
   for (const size_t i : missing) {
-    // The gradient of earlier passes. If no member used the parameter, it stays as it is.
+    // No gradient in this pass: take the one from earlier passes. It stays as it is if no member
+    // has used the parameter.
     const at::Tensor before = earlier(parameters_[i]);
     if (before.defined()) round.gradients[i] = before.detach().clone();
   }
@@ -377,7 +381,7 @@ std::string Reducer::complain_of(const std::vector<size_t>& missing) const {
       missing.size(), parameters_.size(), names, missing.size() > 10 ? ", ..." : "");
 }
 
-// At the end of a backward() of torch's engine.
+// Called at the end of a backward() of torch's engine.
 void Reducer::end_backward(uint64_t owner) {
   {
     const Lock lock(mutex_);
@@ -394,7 +398,7 @@ void Reducer::end_backward(uint64_t owner) {
   if (!missing.empty()) throw Error(ErrorCode::kInvalidArgument, complain_of(missing));
 }
 
-// At the end of a worker's part in a pass of a context.
+// Called when this worker has all its gradients in a pass of a context.
 void Reducer::Stage::on_all(const Earlier& earlier, std::function<void(Result)> done) {
   const auto reducer = reducer_.lock();
   if (!reducer || !reducer->synchronizes()) return done({});
@@ -452,7 +456,7 @@ void Reducer::end_join(int last) {
     const Lock lock(mutex_);
     joining_ = average_over_active_ = prepared_ = buffers_sent_ = false;
     active_ = channel_->everybody();
-    // Some may have seen more passes than others.
+    // Members that were in more passes may have another order.
     assume_order();
   }
   std::vector<at::Tensor> all = buffers_;

@@ -1,8 +1,9 @@
 // Averages the gradients of a module's replicas during backward passes.
 //
-// A round is one backward pass that reaches the module: gradients come one by one, a bucket is
-// reduced when it is complete, and at the end of the pass the round waits for all of them. In a
-// pass of torch's engine gradients are in `.grad`, in one of a Context they go through a stage.
+// A round is one backward pass that reaches the module. Gradients come one by one, a bucket is
+// reduced when it is complete, and at the end of the pass the round waits for all buckets. In a
+// pass of torch's engine the gradients are in `.grad`; in a pass of a Context they go through a
+// LeafStage.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -34,7 +35,7 @@ namespace weft::nn {
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  /// Checks that all members bring the same, and gives them the first one's values.
+  /// Checks that all members have the same module, and gives them the values of the first member.
   static std::shared_ptr<Reducer> make(std::shared_ptr<collective::ProcessGroupState> group,
                                        torch::nn::Module& module,
                                        const DataParallelOptions& options);
@@ -42,19 +43,20 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
           const DataParallelOptions& options);
   ~Reducer();
 
-  /// To be called before every forward. `training`: in training mode, with gradients.
+  /// Called before every forward. Does nothing while gradients are off. `training`: whether the
+  /// module is in training mode; only then are buffers copied from the first member.
   void begin_forward(bool training);
 
   void pause() { ++paused_; }
   void resume() { --paused_; }
 
-  // For weft::nn::join.
+  // For nn::join.
   void begin_join(bool average_over_active);
   void cancel_join();
   Future<int> depart();
-  /// All have departed, `last` as the last one.
+  /// All members have departed. Takes over parameters and buffers of the member of rank `last`.
   void end_join(int last);
-  /// Ends it on all members.
+  /// Fails the channel on all members.
   void give_up(const std::string& cause);
 
  private:
@@ -63,7 +65,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   enum class Pass { kOfEngine, kOfContext };
   struct Round {
     Pass pass;
-    uint64_t owner;  // the stage, or the end of a backward(), that it belongs to
+    uint64_t owner;  // the number of the Stage or of the EndOfBackward that it belongs to
     BucketProgress progress;
     std::vector<at::Tensor> gradients;  // by parameter
     std::vector<Reducing> reducing;
@@ -86,7 +88,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   }
   void begin_reductions(Round& round, const std::vector<size_t>& buckets) WEFT_REQUIRES(mutex_);
   void drop_unfinished_round(uint64_t owner, const std::string& cause);
-  /// Ends the round: all reductions have begun, and what it left out.
+  /// Ends the round: begins the reductions that are left. Returns all reductions, and the
+  /// parameters without a gradient unless they are allowed.
   std::pair<std::vector<Reducing>, std::vector<size_t>> finish_round(
       const autograd::LeafStage::Earlier& earlier);
   std::string complain_of(const std::vector<size_t>& missing) const;
@@ -113,10 +116,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Order order_ WEFT_GUARDED_BY(mutex_) = Order::kAssumed;
   std::vector<size_t> seen_order_ WEFT_GUARDED_BY(mutex_);
   std::optional<Round> round_ WEFT_GUARDED_BY(mutex_);
-  std::vector<size_t> arrivals_ WEFT_GUARDED_BY(mutex_);  // of this round
-  // Since the last round of that kind, by parameter.
+  // The parameters of this round in the order in which their gradients came.
+  std::vector<size_t> arrivals_ WEFT_GUARDED_BY(mutex_);
+  // By kind of pass and parameter: whether there was a gradient since the last round of that kind.
   std::array<std::vector<bool>, 2> used_ WEFT_GUARDED_BY(mutex_);
-  // Since the last round: whether there was a forward, and whether there was one in training.
+  // Whether there was a forward since the last round, and whether one of them was in training mode.
   bool prepared_ WEFT_GUARDED_BY(mutex_) = false;
   bool buffers_sent_ WEFT_GUARDED_BY(mutex_) = false;
   bool joining_ WEFT_GUARDED_BY(mutex_) = false;

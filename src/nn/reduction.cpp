@@ -21,8 +21,8 @@ using collective::Tensors;
 
 namespace {
 
-// A gradient as it travels: as it lies in memory if that is how the parameter does, which has the
-// same strides on all members.
+// The gradient as a flat tensor, in the memory order of the parameter, whose strides are the same
+// on all members. Not a copy if the gradient has those strides and is on `device`.
 at::Tensor flat_of(const at::Tensor& gradient, const at::Tensor& parameter, at::Device device) {
   if (!parameter.is_non_overlapping_and_dense()) {
     return gradient.to(device).contiguous().view({-1});
@@ -42,7 +42,8 @@ at::Tensor from_flat(const at::Tensor& flat, const at::Tensor& parameter) {
              : flat.view(parameter.sizes());
 }
 
-// The gradients, and, where parameters may be unused, how many members used each: a tensor more.
+// The gradients of a bucket. With `find_unused`, `flat` has one more tensor at its end, with an
+// element for each parameter: after the reduction it is not zero if a member used the parameter.
 struct Dense {
   std::vector<Reduced> gradients;
   Tensors flat;
@@ -50,7 +51,7 @@ struct Dense {
 
   std::vector<Reduced> finish(const Outcome& outcome) {
     const c10::AutoGradMode off(false);
-    // If they were few, the result lies apart.
+    // A small reduction on the CPU has its result in the outcome, not in `flat`.
     const Tensors& result = outcome.chunks.empty() ? flat : outcome.chunks[0];
     const at::Tensor uses = find_unused ? result.back().cpu() : at::Tensor();
     for (size_t i = 0; i < gradients.size(); ++i) {
@@ -91,7 +92,7 @@ Reducing reduce_dense(const collective::DualChannel& dual, const ReductionOption
   const c10::AutoGradMode off(false);
   auto dense = std::make_shared<Dense>();
   dense->find_unused = options.find_unused;
-  // All gradients are of one type and on one device.
+  // All gradients have the type and the device of the first.
   const at::Tensor& first = gradients.front().parameter;
   const bool direct = dual.is_direct(Kind::kAllReduce, {first}, options.ranks);
   const at::Device device = direct ? first.device() : at::Device(at::kCPU);

@@ -1,4 +1,4 @@
-// The gradients of one bucket on their way to being averages.
+// Averages the gradients of one bucket over the members.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -15,34 +15,34 @@
 
 namespace weft::nn {
 
-/// How a reduction is made.
 struct ReductionOptions {
-  std::vector<int> ranks;  // of those who take part
+  std::vector<int> ranks;  // the members that take part
   double divisor = 1;
   bool find_unused = false;
 };
 
-/// One gradient, of a parameter that may have none here.
+/// A parameter and its gradient.
 struct Reduced {
   at::Tensor parameter;
-  at::Tensor gradient;  // undefined: none; once it is reduced, maybe another tensor
-  bool used = true;     // here; once it is reduced: by anybody
+  at::Tensor gradient;  // undefined if there is none here; after the reduction maybe another tensor
+  bool used = true;     // before: whether this member used the parameter; after: whether any did
 };
 
-/// Gradients that are being averaged. The thread that has waited for the outcome takes them, once.
+/// Gradients that are being averaged.
 struct Reducing {
   Future<collective::Outcome> outcome;
   std::function<std::vector<Reduced>(const collective::Outcome&)> finish;
 
-  /// Waits.
+  /// Waits for the outcome. To be called once.
   std::vector<Reduced> take() const { return finish(outcome.wait()); }
 };
 
-/// Begins to average dense gradients of one type over the members, in place. Missing gradients
-/// count as zeros; a sparse gradient among them becomes dense.
+// These begin to average gradients over the members. A gradient that is not there counts as zero.
+
+/// Dense gradients of one type, in place where possible. A sparse one among them becomes dense.
 Reducing reduce_dense(const collective::DualChannel& dual, const ReductionOptions& options,
                       std::vector<Reduced> gradients);
-/// Begins to average a sparse gradient; a dense one becomes sparse.
+/// One sparse gradient. A dense one becomes sparse.
 Reducing reduce_sparse(collective::Channel& channel, const ReductionOptions& options,
                        Reduced gradient);
 

@@ -33,12 +33,12 @@ std::vector<RRef<at::Tensor>> references_once(Agent& agent,
   return references;
 }
 
-// While parameters are read or changed, no optimizer changes them.
+// The lock that keeps optimizers of this worker from changing parameters.
 std::unique_lock<std::mutex> alone() {
   return optim::Stepping::of(*weft::detail::AgentAccess::core(current_agent())).lock();
 }
 
-// Calls about a module are no part of a computation.
+// Autograd does not record these calls.
 struct Unrecorded {
   c10::AutoGradMode off{false};
 };
@@ -47,7 +47,7 @@ void throw_if(const rpc::Complaint& complaint, const WorkerInfo& owner) {
   if (complaint) throw complaint.error(owner.name);
 }
 
-// Functions on the worker that has the module.
+// The functions below run on the worker that has the module.
 NamedTensors hosted_parameters(HostedModule& hosted, bool recurse) {
   return references(current_agent(), hosted.module->named_parameters(recurse));
 }
@@ -133,7 +133,7 @@ std::vector<RRef<at::Tensor>> parameter_rrefs(const torch::nn::Module& module) {
 }
 
 std::optional<at::Device> detail::accelerator_of(const torch::nn::Module& module) {
-  // Without one there is nothing to look for, and looking costs more than a small module.
+  // Without CUDA there is no accelerator, and the search would cost more than a small module.
   if (!at::hasCUDA()) return std::nullopt;
   for (const at::Tensor& each : module.parameters()) {
     if (!each.is_cpu()) return each.device();

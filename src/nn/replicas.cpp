@@ -23,7 +23,7 @@ using collective::Tensors;
 
 namespace {
 
-// A message takes 4,096.
+// Well below the 4,096 tensors that fit into a message.
 constexpr size_t kMostAtOnce = 1000;
 
 std::string description(const NamedTensor& named, at::Device device) {
@@ -41,7 +41,7 @@ at::Tensor as_tensor(const std::string& text) {
   return bytes;
 }
 
-// From another member.
+// The text that another member sent as a tensor.
 std::string as_text(const Tensors& part) {
   if (part.size() != 1 || !part[0].defined() || part[0].scalar_type() != at::kByte ||
       !part[0].is_contiguous()) {
@@ -51,7 +51,7 @@ std::string as_text(const Tensors& part) {
   return std::string(bytes, bytes + part[0].numel());
 }
 
-// "nothing" at the end of the shorter one.
+// The first lines that differ; "nothing" if one text has no more lines.
 std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
   std::istringstream left(a), right(b);
   std::string one, other;
@@ -90,8 +90,8 @@ void check_same(Channel& channel, const std::vector<WorkerInfo>& members,
 
 void broadcast_all(const collective::DualChannel& dual, const std::vector<int>& ranks,
                    const std::vector<at::Tensor>& tensors, int root) {
-  // The tensors of one operation have one type, and go the same way. The types are in the order of
-  // their numbers on the wire, which is the same for members with other versions of libtorch.
+  // One broadcast for each type and way (direct or through the CPU). The types are in the order of
+  // their numbers on the wire, which do not depend on the version of libtorch.
   std::map<std::pair<std::optional<uint8_t>, bool>, std::vector<FlatTensor>> alike;
   for (const at::Tensor& each : tensors) {
     const bool direct = dual.is_direct(Kind::kBroadcast, {each}, ranks);

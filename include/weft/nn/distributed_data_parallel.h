@@ -1,4 +1,5 @@
-// The same module on several workers, each with its own data: their gradients are averaged.
+// Data parallel training: several workers have the same module, each with its own data, and their
+// gradients are averaged.
 //
 //   weft::ProcessGroup trainers = weft::new_group({"trainer0", "trainer1"});
 //   weft::nn::DistributedDataParallel<NetImpl> net(std::make_shared<NetImpl>(), trainers);
@@ -25,21 +26,25 @@ namespace weft::nn {
 class Reducer;
 
 struct DataParallelOptions {
-  /// Gradients are reduced so many bytes at a time: the first ones, which are there when most of
-  /// the backward pass is still to come, and all others.
+  /// Gradients are averaged in buckets. This is the size of the first bucket of each element type
+  /// and device; it is small, so that sending begins early in the backward pass.
   size_t first_bucket_bytes = size_t{1} << 20;
+  /// The size of all other buckets.
   size_t bucket_bytes = size_t{25} << 20;
-  /// Whether a backward pass may leave parameters without a gradient. Those that no member used
-  /// keep what they have; without this, one that is left out is an error.
+  /// Whether a backward pass may leave parameters without a gradient. A parameter that no member
+  /// used keeps the gradient it has. If false, a parameter without a gradient is an error.
   bool find_unused_parameters = false;
-  /// Whether every forward in training begins with the first member's buffers.
+  /// Whether the first training forward after each backward pass copies the buffers of the first
+  /// member to all members.
   bool broadcast_buffers = true;
-  /// Parameters with sparse gradients, besides those of embeddings that were made so.
+  /// Names of parameters with sparse gradients. Those of embeddings with the option `sparse` need
+  /// not be named.
   std::vector<std::string> sparse_parameters = {};
 };
 
-/// While it lives, backward passes leave gradients as they are: to accumulate over several batches,
-/// of which the last is done without it. Both forward and backward belong into it.
+/// While it lives, backward passes do not average gradients. Use it to accumulate gradients over
+/// several batches, and do the last batch without it. Both forward and backward must run while it
+/// lives.
 class [[nodiscard]] WEFT_API NoSync {
  public:
   explicit NoSync(std::shared_ptr<Reducer> reducer);
@@ -51,7 +56,7 @@ class [[nodiscard]] WEFT_API NoSync {
   const std::shared_ptr<Reducer> reducer_;
 };
 
-/// The part of a DistributedDataParallel that does not depend on its class.
+/// The part of DistributedDataParallel that does not depend on the class of the module.
 class WEFT_API DataParallel : public torch::nn::Module {
  public:
   NoSync no_sync() { return NoSync(reducer_); }
@@ -64,7 +69,7 @@ class WEFT_API DataParallel : public torch::nn::Module {
   DataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroup group,
                const DataParallelOptions& options);
   ~DataParallel() override;
-  /// To be called before every forward.
+  /// Must be called before every forward.
   void begin_forward();
 
  private:
@@ -72,17 +77,17 @@ class WEFT_API DataParallel : public torch::nn::Module {
   std::shared_ptr<Reducer> reducer_;
 };
 
-/// A replica of a module that every member of the group has. Made by all of them at the same time:
-/// parameters and buffers become those of the first one. From then on every backward pass, be it
-/// loss.backward() or that of a weft::autograd::Context, ends with gradients that are the averages
-/// over all members, in `.grad` or in the context; so replicas that are stepped alike stay equal.
-/// Gradients are sent while the pass goes on.
+/// A module that every member of the group has a replica of. All members construct it at the same
+/// time, and get the parameters and buffers of the first member. From then on every backward pass,
+/// be it loss.backward() or that of a weft::autograd::Context, ends with gradients that are the
+/// averages over all members, in `.grad` or in the context. So replicas that make the same steps
+/// stay equal. Gradients are sent while the pass goes on.
 ///
-/// Every member runs the same passes in the same order. The module must have its parameters, on
-/// their devices, before. Backward passes of one module come one after the other.
+/// Every member must run the same passes in the same order, and one pass of a module after the
+/// other. The module must have its parameters, on their devices, before this object is made.
 ///
-/// A member that is lost, or fails in the middle of a pass, ends the pass on the others with an
-/// error; so do all later ones. Those who are left make a new group and a new replica.
+/// If a member is lost, or fails in the middle of a pass, the pass and all later passes end with an
+/// error on the other members. The remaining members can make a new group and new replicas.
 template <typename M>
 class DistributedDataParallel : public DataParallel {
   static_assert(!std::is_base_of_v<torch::detail::ModuleHolderIndicator, M>,
@@ -110,14 +115,16 @@ class DistributedDataParallel : public DataParallel {
 };
 
 struct JoinOptions {
-  /// Whether gradients are averaged over the members that still have batches, not over all.
+  /// If true, gradients are averaged over the members that still have batches; otherwise their sum
+  /// is divided by the number of all members.
   bool average_over_active = false;
 };
 
-/// Runs `batches`, in which this member trains on all it has, and then waits for those that have
-/// more: it takes no part in their passes, and they do not wait for it. At the end all have the
-/// parameters and buffers of a member that had the most. Every member calls it, with the same
-/// modules; what `batches` throws ends it on all of them.
+/// For members with different numbers of batches. Runs `batches`, in which this member trains on
+/// all its batches, and then waits for members that have more: this member takes no part in their
+/// passes, and they do not wait for it. At the end all members get the parameters and buffers of a
+/// member that had the most batches. Every member must call join() with the same modules. If
+/// `batches` throws on one member, join() throws on all of them.
 WEFT_API void join(const std::vector<DataParallel*>& modules, const std::function<void()>& batches,
                    const JoinOptions& options = {});
 

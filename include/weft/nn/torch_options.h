@@ -43,7 +43,8 @@ namespace weft {
 
 namespace detail {
 
-// One options struct: kName, blank() to decode into, and fields(), all of them as declared.
+// Describes one options struct: kName, blank() to decode into, and fields(), which has all fields
+// in the order of their declaration.
 template <typename T>
 struct TorchOptions;
 
@@ -52,7 +53,7 @@ concept HasTorchOptions = requires {
   TorchOptions<T>::kName;
 };
 
-// The size of a struct of these members.
+// The size of a struct with these members.
 template <typename... Fields>
 consteval size_t size_of_struct(std::type_identity<std::tuple<Fields&...>>) {
   const auto align = [](size_t to, size_t by) { return (to + by - 1) / by * by; };
@@ -95,13 +96,14 @@ struct Codec<T> {
  private:
   using Options = detail::TorchOptions<T>;
   using Fields = std::type_identity<decltype(Options::fields(std::declval<T&>()))>;
-  // Better than to lose a field that a later libtorch adds.
+  // A later libtorch may add a field: then this fails to compile, and the field is not lost.
   static_assert(sizeof(T) == detail::size_of_struct(Fields()), "has fields that are not listed");
 };
 
 namespace detail {
 
-// A struct, the arguments that make any such struct, and its fields; there `o` is the struct.
+// Struct: the options struct. Arguments: any arguments that its constructor takes. Then the fields
+// of `o`, which is the struct.
 #define WEFT_TORCH_OPTIONS_TEMPLATE(Struct, Arguments, ...)       \
   struct TorchOptions<torch::nn::Struct> {                        \
     static constexpr const char* kName = #Struct;                 \

@@ -38,7 +38,8 @@ struct ExpandingArrayCodec {
 
 }  // namespace detail
 
-// The variant around it says which tag it is; alone it takes a byte, as every value does.
+// A tag carries no data: the variant that holds it says which tag it is. It takes one byte, because
+// every value takes at least one.
 template <detail::TorchTag T>
 struct Codec<T> {
   static void encode(Encoder& out, const T&) { Codec<std::monostate>::encode(out, {}); }
@@ -59,8 +60,8 @@ template <size_t D, typename T>
 struct Codec<torch::ExpandingArrayWithOptionalElem<D, T>>
     : detail::ExpandingArrayCodec<torch::ExpandingArrayWithOptionalElem<D, T>> {};
 
-// As bytes these are their std counterparts, which they are in a later libtorch: workers with
-// different versions understand each other.
+// These are encoded like their std counterparts, which later versions of libtorch use instead. So
+// workers with different versions of libtorch understand each other.
 
 template <typename T>
 requires(!std::is_same_v<c10::optional<T>, std::optional<T>>) struct Codec<c10::optional<T>> {
