@@ -2,7 +2,7 @@
 //
 //   weft::checkpoint::Checkpoint checkpoint("/data/run7");
 //   checkpoint.add("embedding", table);      // a remote module
-//   checkpoint.add("decoder", decoder);      // one of this worker's own
+//   checkpoint.add("decoder", decoder);      // a module on this worker
 //   checkpoint.add("optimizer", optimizer);
 //   if (auto found = checkpoint.load()) epoch = std::get<int64_t>(found->notes.at("epoch"));
 //   ...
@@ -30,9 +30,10 @@
 namespace weft::checkpoint {
 
 struct Options {
-  /// Older checkpoints are removed when a new one is complete.
+  /// How many checkpoints are kept. Older ones are removed when a new one is complete.
   size_t keep = 2;
-  /// For each worker's part.
+  /// How long each call to a worker may take. save() makes one call to each worker, load() makes
+  /// three.
   Timeout timeout = std::chrono::minutes(10);
 };
 
@@ -43,20 +44,20 @@ struct Loaded {
 
 class Plan;
 
-/// A directory of numbered checkpoints, and the modules and optimizers that belong into them. Every
-/// worker writes its own part to this path, on its own file system or a shared one. A checkpoint
-/// counts from the moment its manifest, written last by this worker, is in place: if a worker dies
-/// before, the previous checkpoint is as it was. A checkpoint also has the state of each worker's
-/// CPU random generator, so that a run continues as if it had not stopped. One worker saves to a
-/// directory at a time.
+/// A directory of numbered checkpoints, and the modules and optimizers that are saved there. Every
+/// worker writes its own part to this path, on its own file system or a shared one. This worker
+/// writes the manifest last, and a checkpoint counts from the moment the manifest is in place: if a
+/// worker dies before that, the previous checkpoint is still valid. The state of each worker's CPU
+/// random generator is saved too, so that a run continues as if it had not stopped. Only one worker
+/// at a time may save to a directory.
 class WEFT_API Checkpoint {
  public:
   explicit Checkpoint(std::string directory, const Options& options = {});
   Checkpoint(Agent& agent, std::string directory, const Options& options = {});
   ~Checkpoint();
 
-  /// The user chooses names, each once. A module or optimizer that is added must outlive this
-  /// object. Throws kInvalidArgument for a name that is taken.
+  /// The program chooses the names. Throws kInvalidArgument if the name is empty or taken. This
+  /// object keeps the modules that are added alive; an optimizer that is added must outlive it.
   void add(const std::string& name, const nn::AnyRemoteModule& module);
   void add(const std::string& name, std::shared_ptr<torch::nn::Module> module);
   template <typename Contained>
@@ -65,18 +66,20 @@ class WEFT_API Checkpoint {
   }
   void add(const std::string& name, optim::AnyDistributedOptimizer& optimizer);
 
-  /// Returns the new checkpoint's number; not while a step runs. Every worker copies its part in
-  /// host memory before it writes it. Throws kStorageFailed, naming worker and file, if something
-  /// cannot be written, and leaves the previous checkpoint.
+  /// Saves a new checkpoint and returns its number. The program must not step an optimizer
+  /// meanwhile. Every worker copies its part in the memory of the CPU before it writes it. Throws
+  /// kStorageFailed, naming worker and file, if something cannot be written; the previous
+  /// checkpoint is then still the last one.
   uint64_t save(const Record& notes = {});
 
-  /// Puts everything back as it was saved; nothing if there is no checkpoint. All parts are read,
-  /// once, and checked, by all workers, before anything is changed. Throws kStorageFailed if one is
-  /// missing or damaged, kInvalidArgument if it is of another model, or what a call fails with.
+  /// Loads the last complete checkpoint; returns nothing if there is none. All workers read and
+  /// check their parts before any of them changes anything. Throws kStorageFailed if a part is
+  /// missing or damaged, kInvalidArgument if it is of another model, or the error of a call that
+  /// failed.
   std::optional<Loaded> load();
-  /// Loads the checkpoint of this number. Throws kInvalidArgument if there is none.
+  /// Loads this checkpoint. Throws kInvalidArgument if there is none of this number.
   Loaded load(uint64_t number);
-  /// The numbers of all complete checkpoints, ascending; load() takes the last one.
+  /// The numbers of all complete checkpoints, ascending.
   std::vector<uint64_t> numbers() const;
 
  private:

@@ -26,18 +26,19 @@ namespace weft::checkpoint {
 namespace {
 
 constexpr char kNotes[] = "notes";
-constexpr char kKind[] = "kind ";        // of an optimizer
-constexpr char kOptions[] = "options ";  // of an optimizer's group
+constexpr char kKind[] = "kind ";        // followed by the name of an optimizer
+constexpr char kOptions[] = "options ";  // followed by a group and the name of an optimizer
 constexpr char kName[] = "name";
-// For removing what is not needed any more: what is not removed now is removed later.
+// How long removing old files may take. Files that are left are removed after a later save.
 constexpr auto kRemoveTimeout = std::chrono::seconds(10);
 
-// Calls for a checkpoint are no part of a computation.
+// Autograd does not record the calls of a checkpoint.
 struct Unrecorded {
   c10::AutoGradMode off{false};
 };
 
-/// Waits for several workers that do something at the same time, then throws the first failure.
+/// Collects the failures of several workers that do something at the same time. The caller waits
+/// for all of them, then throws the first failure.
 class FirstFailure {
  public:
   template <typename F>
@@ -58,13 +59,13 @@ class FirstFailure {
 
 }  // namespace
 
-/// The contents of the checkpoints of a directory, by worker.
+/// The modules and optimizers that belong into the checkpoints of a directory, by worker.
 class Plan {
  public:
   Plan(Agent& agent, std::string directory, const Options& options)
       : agent_(agent), directory_(absolute(directory)), options_(options) {
     const base::MutexLock lock(mutex_);
-    orders_[agent.info().name];  // the worker that saves has a part, if only for its generator
+    orders_[agent.info().name];  // this worker always has a part, for its random generator
   }
 
   void add(const std::string& name, const RRef<nn::HostedModule>& module) {
@@ -100,7 +101,7 @@ class Plan {
     while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
     if (directory.empty()) throw Error(ErrorCode::kInvalidArgument, "a checkpoint needs a path");
     if (directory.front() == '/') return directory;
-    // Other workers may run elsewhere.
+    // Other workers may have another current directory.
     const std::unique_ptr<char, void (*)(void*)> here(::getcwd(nullptr, 0), &std::free);
     if (!here) throw_storage("find the current directory for", directory);
     return std::string(here.get()) + "/" + directory;
@@ -148,7 +149,7 @@ uint64_t random_id() {
   return (static_cast<uint64_t>(device()) << 32) | device();
 }
 
-// Throws what is wrong with values that are to be written.
+// Throws if an entry cannot be encoded.
 void check_encodable(const std::vector<Entry>& entries) {
   for (const Entry& entry : entries) {
     Encoder out;
@@ -164,9 +165,9 @@ uint64_t Plan::save(const Record& notes) {
   check_encodable(own_entries(notes));
   const uint64_t number = make_number(), save = random_id();
   try {
-    Folder(directory_, number).write(write_parts(number, save, notes));  // from here on it counts
+    Folder(directory_, number).write(write_parts(number, save, notes));  // now it is complete
   } catch (...) {
-    // A worker that was too slow may still write. Nobody else will use its file's name.
+    // A worker that was too slow may still be writing. No later attempt uses the same file name.
     have_removed<discard>(directory_, number, save);
     throw;
   }
@@ -174,7 +175,7 @@ uint64_t Plan::save(const Record& notes) {
   return number;
 }
 
-// Never a number that was tried before: a worker may still write to it.
+// A number that no attempt has had: a worker may still be writing for an earlier attempt.
 uint64_t Plan::make_number() {
   const auto existing = Folder::numbers(directory_);
   if (!existing.empty()) last_number_ = std::max(last_number_, existing.back());
@@ -224,7 +225,8 @@ Manifest Plan::write_parts(uint64_t number, uint64_t save, const Record& notes) 
   return manifest;
 }
 
-// Has all workers remove files; files that are left are removed after a later save.
+// Calls F, which removes files, on all workers. Ignores failures: files that are left are removed
+// after a later save.
 template <auto F, typename... Args>
 void Plan::have_removed(const Args&... args) {
   std::vector<Future<void>> pending;
@@ -237,13 +239,13 @@ void Plan::have_removed(const Args&... args) {
   for (const auto& future : pending) future.wait_for(kRemoveTimeout);
 }
 
-// The new one is complete: nothing that goes wrong here is a reason to say otherwise.
+// Failures are only logged: the new checkpoint is complete, so save() succeeds.
 void Plan::remove_old() {
   try {
     std::vector<uint64_t> kept = numbers();
     const size_t keep = std::max<size_t>(options_.keep, 1);
     if (kept.size() > keep) kept.erase(kept.begin(), kept.end() - static_cast<ptrdiff_t>(keep));
-    keep_only(directory_, kept);  // manifests first, which are here
+    keep_only(directory_, kept);  // here first: this worker has the manifests
     have_removed<keep_only>(directory_, kept);
   } catch (const Error& error) {
     base::log(LogLevel::kWarning, own_name(),
@@ -261,7 +263,7 @@ PartSeal Plan::seal_of(const Manifest& manifest, const std::string& worker, uint
       fmt::format("checkpoint {} in {} has no part of worker {}", number, directory_, worker));
 }
 
-// Every worker reads its part.
+// Has every worker read its part.
 Plan::Parts Plan::have_read(const Manifest& manifest, uint64_t number) {
   std::vector<std::pair<std::string, Future<PartReading>>> pending;
   FirstFailure failure;
@@ -284,7 +286,7 @@ Plan::Parts Plan::have_read(const Manifest& manifest, uint64_t number) {
   return parts;
 }
 
-// Every worker does F with its part.
+// Calls F with its part on every worker.
 template <auto F>
 void Plan::have_parts(const Parts& parts) {
   std::vector<std::pair<std::string, Future<rpc::Complaint>>> pending;

@@ -29,7 +29,7 @@ constexpr uint64_t times_x(uint64_t polynomial) {
 constexpr size_t kWord = sizeof(uint64_t);
 using Table = std::array<uint64_t, 256>;
 
-// Table i has, for each byte, what the byte contributes when i more bytes follow it.
+// Table i has for each value of a byte its contribution if i more bytes follow it.
 constexpr std::array<Table, kWord> kTables = [] {
   std::array<Table, kWord> tables{};
   for (uint64_t byte = 0; byte < 256; ++byte) {
@@ -91,9 +91,10 @@ WEFT_MULTIPLIES inline __m128i load(const std::byte* from) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// The message is a polynomial, and the checksum what is left of it modulo another one. Sixteen
+// The message is a polynomial, and the checksum is its remainder modulo another polynomial. Sixteen
 // bytes may therefore be replaced by their product with a power of x, further on in the message.
-// Four such pieces at a time keep the multiplier busy; sixteen bytes are left in the end.
+// Doing so with four times sixteen bytes at once keeps the multiplier busy. Sixteen bytes are left
+// at the end.
 WEFT_MULTIPLIES uint64_t by_multiplication(uint64_t state, std::span<const std::byte> bytes) {
   constexpr size_t kPiece = 16, kPieces = 4, kBlock = kPiece * kPieces;
   if (bytes.size() < 2 * kBlock) return by_tables(state, bytes);

@@ -10,13 +10,13 @@
 
 namespace weft::checkpoint {
 
-/// A way to compute the checksum: the state after `bytes`, given the state before them.
+/// A function that computes the checksum: returns the state after `bytes`, given that before them.
 using Crc64 = uint64_t (*)(uint64_t state, std::span<const std::byte> bytes);
 
-/// All ways that this processor has, the fastest one last. All of them give the same.
+/// All functions that this processor can run, the fastest one last. All give the same results.
 const std::vector<Crc64>& crc64_ways();
 
-/// Against damage, not against forgery.
+/// Detects damage, but not forgery.
 class Checksum {
  public:
   void add(std::span<const std::byte> bytes) { state_ = crc64_ways().back()(state_, bytes); }

@@ -15,8 +15,8 @@
 
 namespace weft::checkpoint {
 
-/// As the calls of the same names: -1 and errno when they fail. A test derives from it, in order to
-/// count calls, hold them up or have them fail.
+/// These do what the system calls of the same names do, and return -1 and set errno if they fail. A
+/// test derives from this class to count calls, delay them or make them fail.
 class Disk {
  public:
   virtual ~Disk() = default;
@@ -25,13 +25,13 @@ class Disk {
   virtual int sync(int file);
 };
 
-/// The disk that an agent's parts of checkpoints are on.
+/// The disk to which an agent writes its parts of checkpoints.
 class Storage final : public rpc::AgentExtension {
  public:
   static Storage& of(rpc::AgentCore& agent);
 
   std::shared_ptr<Disk> disk() const;
-  /// For files that are opened from now on.
+  /// Files that are opened from now on use this disk.
   void use(std::shared_ptr<Disk> disk);
 
  private:

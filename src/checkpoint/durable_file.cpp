@@ -69,18 +69,18 @@ DurableFile::~DurableFile() {
 
 void DurableFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
-    const ssize_t written = disk_->write(file_.get(), piece);
+    const auto block = bytes.first(std::min(bytes.size(), kBlockBytes));
+    const ssize_t written = disk_->write(file_.get(), block);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw_storage("write", unfinished_);
     const auto done = static_cast<size_t>(written);
-    checksum_.add(piece.first(done));
+    checksum_.add(block.first(done));
     bytes_ += done;
     bytes = bytes.subspan(done);
   }
 }
 
-// The name must never lead to bytes that are not on the disk yet.
+// Syncs before the rename: the name must never lead to bytes that are not on the disk yet.
 void DurableFile::commit() {
   if (disk_->sync(file_.get()) != 0) throw_storage("sync", unfinished_);
   if (::rename(unfinished_.c_str(), path_.c_str()) != 0) throw_storage("rename", unfinished_);
@@ -88,7 +88,7 @@ void DurableFile::commit() {
   try {
     sync_directory(parent_of(path_));
   } catch (...) {
-    ::unlink(path_.c_str());  // a caller that is told of the failure must not find the file
+    ::unlink(path_.c_str());  // commit() fails, so the file must not be found
     throw;
   }
 }

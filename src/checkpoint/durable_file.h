@@ -15,22 +15,24 @@
 
 namespace weft::checkpoint {
 
-/// The bytes of a file are read or written, and summed up, in pieces of this size: what the one has
-/// just touched is in the processor's cache for the other.
-constexpr size_t kPieceBytes = 256 * 1024;
+/// A file is read or written in blocks of this size. A block is still in the processor's cache when
+/// its checksum is computed.
+constexpr size_t kBlockBytes = 256 * 1024;
 
 [[noreturn]] void throw_storage(const std::string& what, const std::string& path);
 
 // Not std::filesystem: libtorch 2 exports that of another compiler's library, which crashes.
 
 std::string parent_of(const std::string& path);
-/// Makes the directory and those above it, so that they survive a crash.
+/// Creates the directory and the missing directories above it, and syncs the parent of each, so
+/// that they survive a power failure.
 void make_directory(const std::string& path);
-/// Makes changes of the directory's entries (created, renamed, removed) survive a crash.
+/// After this call, files that were created, renamed or removed in the directory stay so after a
+/// power failure.
 void sync_directory(const std::string& path);
 
-/// A file that is written beside its name and renamed by commit(). Without commit(), nothing is
-/// left. No other thread or process may write a file of that name.
+/// Writes a file under another name, which commit() changes to the right one. Without commit() no
+/// file is left. Nobody else may write a file of that name at the same time.
 class DurableFile {
  public:
   explicit DurableFile(std::string path, std::shared_ptr<Disk> disk = std::make_shared<Disk>());

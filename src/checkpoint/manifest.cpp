@@ -32,7 +32,7 @@ std::string folder_name(uint64_t number) { return fmt::format("{:08}", number); 
 
 constexpr uint64_t kMostCheckpoints = 1'000'000'000'000;
 
-// The number in a name that folder_name() gave; nothing for other names.
+// Nothing unless the name is one that folder_name() gives: other folders are not checkpoints.
 std::optional<uint64_t> number_of(const std::string& name) {
   uint64_t number = 0;
   std::from_chars(name.data(), name.data() + name.size(), number);
@@ -42,7 +42,7 @@ std::optional<uint64_t> number_of(const std::string& name) {
 
 std::string ending_of(uint64_t save) { return fmt::format(".{:016x}.part", save); }
 
-// The names of everything in a directory; none if there is no such directory.
+// The names of all files and folders in a directory; none if there is no such directory.
 std::vector<std::string> list(const std::string& path) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), &::closedir);
@@ -80,7 +80,7 @@ Manifest Manifest::parse(const std::string& text, const std::string& path) {
     words >> worker >> std::dec >> seal.bytes >> std::hex >> seal.checksum;
     manifest.parts.emplace(worker, seal);
   }
-  // Whatever was read, it must be what would be written.
+  // A manifest is valid only if writing it again gives the same text.
   if (manifest.text() == text) return manifest;
   throw Error(ErrorCode::kStorageFailed, path + " is damaged");
 }
@@ -115,7 +115,7 @@ Manifest Folder::read() const {
 
 namespace {
 
-// Files of `folder` that end so, finished or not.
+// Removes the files of `folder` whose names end so, finished or not, and the folder if it is empty.
 void remove_files(const std::string& folder, const std::string& ending) {
   std::vector<std::string> names;
   try {
@@ -137,7 +137,8 @@ void Folder::discard(uint64_t save) const { remove_files(path_, ending_of(save))
 
 void Folder::remove() const {
   if (::unlink(manifest().c_str()) != 0 && errno != ENOENT) return;
-  // Without its parts a manifest must not come back after a power cut.
+  // Sync before the parts are removed: the manifest must not come back without its parts after a
+  // power failure.
   try {
     sync_directory(path_);
   } catch (const Error&) {

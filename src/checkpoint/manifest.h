@@ -21,11 +21,11 @@
 namespace weft::checkpoint {
 
 struct Manifest {
-  uint64_t save = 0;                      // random: no other attempt's files have it
+  uint64_t save = 0;                      // a random number in the names of this attempt's files
   std::map<std::string, PartSeal> parts;  // by worker
 
   std::string text() const;
-  /// Throws kStorageFailed, naming `path`, if it is not what text() gave.
+  /// Throws kStorageFailed, naming `path`, if `text` is not the text() of a manifest.
   static Manifest parse(const std::string& text, const std::string& path);
 };
 
@@ -41,14 +41,15 @@ class Folder {
   bool is_complete() const;
   void write(const Manifest& manifest) const;
   Manifest read() const;
-  /// Removes the files of that attempt to save, and the folder if it is empty then; best effort.
+  /// Removes the files that the attempt `save` has written, and the folder if it is empty then.
+  /// Ignores errors.
   void discard(uint64_t save) const;
-  /// Removes the folder and everything in it that belongs to a checkpoint, the manifest first; best
-  /// effort.
+  /// Removes the files of the checkpoint, the manifest first, and the folder if it is empty then.
+  /// Ignores errors.
   void remove() const;
 
-  /// The numbers of all folders in `directory`, or of the complete ones, ascending; none if there
-  /// is no such directory. Throw kStorageFailed if the directory cannot be read.
+  // The numbers of all folders in `directory`, or of the complete ones, ascending; none if there is
+  // no such directory. Throw kStorageFailed if it cannot be read.
   static std::vector<uint64_t> numbers(const std::string& directory);
   static std::vector<uint64_t> complete_numbers(const std::string& directory);
 

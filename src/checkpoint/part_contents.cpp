@@ -20,7 +20,7 @@ constexpr char kValue[] = "value";
 constexpr char kState[] = "state.";
 constexpr char kSizes[] = "sizes";
 
-// A copy in memory that nothing else writes to.
+// A copy in the memory of the CPU.
 at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
 }
@@ -35,7 +35,7 @@ at::Tensor generator_state() {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("\"{}\" {}", item, why));
 }
 
-// --- what an optimizer remembers of one parameter ----------------------------------------------
+// --- the state that an optimizer has for one parameter ------------------------------------------
 
 Entry entry_of(const std::string& item, size_t group, size_t index,
                const optim::OptimizerState::Parameter& parameter) {
@@ -102,7 +102,7 @@ Contents::Contents(std::vector<Entry> entries) {
 nn::ModuleState Contents::module(const std::string& item) const {
   nn::ModuleState state;
   for (const Entry& entry : find(item)) {
-    if (entry.name.empty()) continue;  // says that there is such an item
+    if (entry.name.empty()) continue;  // this entry only says that there is such an item
     auto value = entry.values.find(kValue);
     const bool fine = value != entry.values.end();
     const auto* tensor = fine ? std::get_if<at::Tensor>(&value->second) : nullptr;
@@ -116,7 +116,7 @@ optim::OwnerOptimizer::State Contents::optimizer(const std::string& item, size_t
   optim::OwnerOptimizer::State state(groups);
   for (const Entry& entry : find(item)) {
     if (entry.name.empty()) continue;
-    // In the order in which they were written: by group, then by index.
+    // Entries are in the order in which they were written: by group, then by index.
     const size_t group = std::strtoull(entry.name.c_str(), nullptr, 10);
     if (group >= groups) refuse(item, fmt::format("has a parameter group {}", group));
     state[group].push_back(parameter_of(entry));

@@ -1,4 +1,5 @@
-// The contents of a worker's part of a checkpoint: the state of modules and optimizers, as entries.
+// The contents of a worker's part of a checkpoint: the state of its modules and optimizers, as
+// entries.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -14,24 +15,25 @@
 
 namespace weft::checkpoint {
 
-/// Entries with copies of all tensors, in memory that nobody else writes to. For somebody who has
-/// Stepping locked.
+// These append entries with copies of all tensors. The caller must have locked Stepping.
 void add_generator(std::vector<Entry>& entries);
 void add_module(const std::string& item, const torch::nn::Module& module,
                 std::vector<Entry>& entries);
 void add_optimizer(const std::string& item, const optim::OwnerOptimizer& optimizer,
                    std::vector<Entry>& entries);
 
-/// The entries of a part by item. All but rest() throw kInvalidArgument for what is not there.
+/// The entries of a part by item. All methods but rest() throw kInvalidArgument if the part has no
+/// such item.
 class Contents {
  public:
   explicit Contents(std::vector<Entry> entries);
 
   nn::ModuleState module(const std::string& item) const;
   optim::OwnerOptimizer::State optimizer(const std::string& item, size_t groups) const;
-  /// The state of the worker's random generator, if it is one of this libtorch's.
+  /// The state of the worker's random generator. Throws kInvalidArgument if this libtorch has
+  /// another kind of generator.
   const at::Tensor& generator() const;
-  /// The entries of the worker itself, and of the worker that saved.
+  /// The entries that belong to no module or optimizer.
   const std::vector<Entry>& rest() const;
 
  private:

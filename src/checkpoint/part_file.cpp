@@ -68,7 +68,7 @@ PartSeal PartWriter::commit() {
 
 namespace {
 
-/// Decodes the file and sums it up at the same time.
+/// Decodes the file and computes its checksum at the same time.
 class PartReader {
  public:
   PartReader(const std::string& path, const PartSeal& seal, std::shared_ptr<Disk> disk)
@@ -94,7 +94,7 @@ class PartReader {
       failure = Error(ErrorCode::kBadMessage, error.what());
     }
     if (failure) read_rest();
-    // First: in a file that is damaged nothing else needs an explanation.
+    // Compare first: if the file is damaged, that explains every other failure.
     compare_with_seal();
     if (failure && failure->code() != ErrorCode::kBadMessage) throw *failure;
     if (failure) fail(failure->message());
@@ -112,7 +112,7 @@ class PartReader {
     if (head != make_head()) Decoder::fail("it does not begin as a part of this version does");
   }
 
-  // False at the end.
+  // False at the end of the file.
   bool next(Entry& entry) {
     wire::Frame frame;
     while (!decoder_.next(frame)) {
@@ -132,14 +132,14 @@ class PartReader {
   }
 
   void read_rest() {
-    std::vector<std::byte> buffer(kPieceBytes);
+    std::vector<std::byte> buffer(kBlockBytes);
     while (read_some(buffer) > 0) {
     }
   }
 
-  // The number of bytes read; zero at the end, or behind the last byte that was sealed.
+  // Returns 0 at the end of the file, or after as many bytes as the seal says.
   size_t read_some(std::span<std::byte> to) {
-    to = to.first(std::min(to.size(), kPieceBytes));
+    to = to.first(std::min(to.size(), kBlockBytes));
     while (bytes_ <= seal_.bytes) {
       const ssize_t got = disk_->read(file_.get(), to);
       if (got < 0 && errno == EINTR) continue;
@@ -167,7 +167,7 @@ class PartReader {
   const PartSeal seal_;
   const std::shared_ptr<Disk> disk_;
   const transport::PrivateDescriptor file_;
-  // Loaded tensors are copied into their places: there is no reason to keep memory.
+  // A pool that keeps nothing: tensors are copied to their place and then freed.
   wire::FrameDecoder decoder_{std::make_shared<wire::ReceivePool>(0)};
   Checksum checksum_;
   uint64_t bytes_ = 0;

@@ -18,12 +18,12 @@
 namespace weft::checkpoint {
 
 struct Entry {
-  std::string item;  // the user's name of a module or optimizer; "" of the worker itself
-  std::string name;  // within that
+  std::string item;  // the name that the program gave a module or optimizer; "" for anything else
+  std::string name;  // within the item
   Record values;
 };
 
-/// A file as it must be found again.
+/// Size and checksum that a file must have when it is read again.
 struct PartSeal {
   uint64_t bytes = 0;
   uint64_t checksum = 0;
@@ -43,9 +43,8 @@ class PartWriter {
   uint64_t entries_ = 0;
 };
 
-/// All entries of a part. Its file is read once: the entries are decoded as the bytes come, and
-/// given out when the whole file has turned out to be as it was sealed. Throws kStorageFailed if
-/// the file cannot be read or is another one.
+/// All entries of a part. Reads the file once and decodes the entries as the bytes come. Throws
+/// kStorageFailed if the file cannot be read, or if its size or checksum is not that of `seal`.
 std::vector<Entry> read_entries(const std::string& path, const PartSeal& seal,
                                 std::shared_ptr<Disk> disk = std::make_shared<Disk>());
 

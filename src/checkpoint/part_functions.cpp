@@ -22,15 +22,15 @@ std::string own_part(const PartOrder& order) {
   return Folder(order.directory, order.number).part(current_agent().info().name, order.save);
 }
 
-// Waits until the modules and optimizers of an order exist, before a lock is taken: with a lock
-// held this wait could last for ever.
+// Waits until all modules and optimizers of the order are made. Waiting for them later, with
+// Stepping locked, could block all steps for ever.
 void wait_for_items(const PartOrder& order) {
   for (const auto& [name, module] : order.modules) (void)module.local_value();
   for (const auto& [name, optimizer] : order.optimizers) (void)optimizer.local_value();
 }
 
-// Everything that an order asks for, as it is at one moment. It is copied under the lock and
-// written without: steps wait for the memory, not for the disk.
+// Copies of everything that an order asks for, as it is at one moment. They are made under the lock
+// and written without it: steps wait for the copy, not for the disk.
 std::vector<Entry> snapshot_of(const PartOrder& order) {
   std::vector<Entry> entries;
   const auto alone = optim::Stepping::of(this_agent()).lock();
@@ -53,7 +53,7 @@ PartReport write_part(PartOrder order) {
     make_directory(Folder(order.directory, order.number).path());
     PartWriter writer(own_part(order), Storage::of(this_agent()).disk());
     for (const Entry& entry : order.entries) writer.add(entry);
-    // An entry that was written needs its memory no longer.
+    // The exchange frees the memory of an entry as soon as it is written.
     for (Entry& entry : snapshot_of(order)) writer.add(std::exchange(entry, {}));
     report.seal = writer.commit();
   });

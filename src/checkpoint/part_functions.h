@@ -1,6 +1,5 @@
-// The functions that every worker runs for a checkpoint of another worker's: it writes its own
-// part, or reads its file once, compares the entries with its modules and optimizers, and loads
-// them.
+// The functions that a Checkpoint calls on all workers. Each worker writes its own part; or it
+// reads its part's file once, checks that it fits its modules and optimizers, and loads it.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -19,14 +18,14 @@
 
 namespace weft::checkpoint {
 
-/// The contents of a worker's part, and its place.
+/// Tells a worker what belongs into its part, and where its file is.
 struct PartOrder {
   std::string directory;
   uint64_t number = 0;
-  uint64_t save = 0;  // of this attempt
+  uint64_t save = 0;  // the number of this attempt
   std::vector<std::pair<std::string, RRef<nn::HostedModule>>> modules;
   std::vector<std::pair<std::string, RRef<optim::OwnerOptimizer>>> optimizers;
-  std::vector<Entry> entries;  // of the worker that saves: as they are
+  std::vector<Entry> entries;  // to be written as they are; only for the worker that saves
 };
 
 struct PartReport {
@@ -34,19 +33,18 @@ struct PartReport {
   rpc::Complaint complaint;
 };
 
-/// A part whose file was read, and found to be as it was sealed. The worker that loads has
-/// references to the parts of all workers; when the references go, so does the memory, also if that
-/// worker dies.
+/// A part whose file was read and agrees with its seal. The worker that loads has references to the
+/// parts of all workers. The memory is freed when the references go, also if that worker dies.
 class ReadPart {
  public:
   /// Throws kStorageFailed.
   ReadPart(PartOrder order, const PartSeal& seal);
 
-  /// Throws kInvalidArgument if it does not fit what this worker has.
+  /// Throws kInvalidArgument if the part does not fit the modules and optimizers of this worker.
   void check() const;
   /// Checks, then loads.
   void load() const;
-  /// The entries of the worker itself, and of the worker that saved.
+  /// The entries that belong to no module or optimizer.
   const std::vector<Entry>& rest() const { return contents_.rest(); }
 
  private:
@@ -63,9 +61,10 @@ PartReport write_part(PartOrder order);
 PartReading read_part(PartOrder order, PartSeal seal);
 rpc::Complaint check_part(RRef<ReadPart> part);
 rpc::Complaint load_part(RRef<ReadPart> part);
-/// Removes what there is of checkpoints other than these, up to the last of them.
+/// Removes every checkpoint in `directory` that is not in `numbers` and is older than the last of
+/// them. `numbers` is ascending.
 void keep_only(std::string directory, std::vector<uint64_t> numbers);
-/// Removes what an attempt to save has left.
+/// Removes the files that an attempt to save has left.
 void discard(std::string directory, uint64_t number, uint64_t save);
 
 }  // namespace weft::checkpoint
