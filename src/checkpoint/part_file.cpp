@@ -25,7 +25,7 @@ namespace weft::checkpoint {
 namespace {
 
 using Head = std::array<std::byte, 16>;
-constexpr int kPieces = 64;
+constexpr int kBuffers = 64;
 
 Head make_head() {
   constexpr char kText[16] = {'w', 'e', 'f', 't', ' ', 'p', 'a', 'r', 't', 1};
@@ -49,13 +49,13 @@ void PartWriter::add(const Entry& entry) {
 }
 
 void PartWriter::write_out() {
-  iovec pieces[kPieces];
+  iovec buffers[kBuffers];
   while (!outbox_.empty()) {
-    const int count = outbox_.gather(pieces, kPieces);
+    const int count = outbox_.gather(buffers, kBuffers);
     size_t bytes = 0;
     for (int i = 0; i < count; ++i) {
-      file_.write({static_cast<const std::byte*>(pieces[i].iov_base), pieces[i].iov_len});
-      bytes += pieces[i].iov_len;
+      file_.write({static_cast<const std::byte*>(buffers[i].iov_base), buffers[i].iov_len});
+      bytes += buffers[i].iov_len;
     }
     outbox_.consume(bytes);
   }

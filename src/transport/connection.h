@@ -32,7 +32,7 @@ class Connection {
  public:
   virtual ~Connection() = default;
 
-  virtual IoResult send(const iovec* pieces, int count) = 0;
+  virtual IoResult send(const iovec* buffers, int count) = 0;
   virtual IoResult receive(void* to, size_t size) = 0;
   /// Waits for bytes, at most kLongestReceive; kWouldBlock if none came.
   virtual IoResult wait_and_receive(void* to, size_t size) = 0;

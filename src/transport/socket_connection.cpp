@@ -19,12 +19,12 @@ IoResult failed() {
 
 }  // namespace
 
-IoResult SocketConnection::send(const iovec* pieces, int count) {
+IoResult SocketConnection::send(const iovec* buffers, int count) {
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iov = const_cast<iovec*>(buffers);
   message.msg_iovlen = static_cast<size_t>(count);
   for (;;) {
-    const ssize_t n = count == 1 ? ::send(socket_.get(), pieces->iov_base, pieces->iov_len,
+    const ssize_t n = count == 1 ? ::send(socket_.get(), buffers->iov_base, buffers->iov_len,
                                           MSG_DONTWAIT | MSG_NOSIGNAL)
                                  : ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n >= 0) return {IoResult::Status::kDone, static_cast<size_t>(n)};

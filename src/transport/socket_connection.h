@@ -15,7 +15,7 @@ class SocketConnection : public Connection {
   /// `socket` is in blocking mode, or becomes so in check_connected().
   SocketConnection(PrivateDescriptor socket, std::string remote);
 
-  IoResult send(const iovec* pieces, int count) override;
+  IoResult send(const iovec* buffers, int count) override;
   IoResult receive(void* to, size_t size) override;
   IoResult wait_and_receive(void* to, size_t size) override;
   void close_both_ways() override;

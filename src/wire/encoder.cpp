@@ -121,9 +121,9 @@ void Encoder::tensor(const at::Tensor& tensor) {
   } else {
     refuse(tensor, "its layout is neither dense nor sparse COO");
   }
-  if (tensors_.size() > wire::kMaxTensors) {
+  if (tensors_.size() > wire::kMaxRows) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("more than {} tensors in one message", wire::kMaxTensors));
+                fmt::format("more than {} tensors in one message", wire::kMaxRows));
   }
 }
 

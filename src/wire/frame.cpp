@@ -45,13 +45,12 @@ FrameHeader read_header(const std::byte* from) {
   if (header.body_bytes > max_body(header.kind)) {
     Decoder::fail(fmt::format("a body of {} bytes in a frame of kind {}", header.body_bytes, kind));
   }
-  if (!may_carry_tensors(header) && (header.tensors || header.bulk_bytes)) {
+  if (!may_carry_tensors(header) && (header.rows || header.bulk_bytes)) {
     Decoder::fail(
         fmt::format("tensors in a frame of kind {} with flags {:#04x}", kind, header.flags));
   }
-  if (header.tensors > kMaxTensors || header.bulk_bytes > kMaxBulk) {
-    Decoder::fail(
-        fmt::format("{} tensors of {} bytes in a frame", header.tensors, header.bulk_bytes));
+  if (header.rows > kMaxRows || header.bulk_bytes > kMaxBulk) {
+    Decoder::fail(fmt::format("{} tensors of {} bytes in a frame", header.rows, header.bulk_bytes));
   }
   return header;
 }

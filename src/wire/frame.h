@@ -47,7 +47,7 @@ inline constexpr size_t kMaxPiece = 4 * kPieceBytes;
 struct FrameHeader {
   FrameKind kind;
   uint8_t flags = 0;
-  uint16_t tensors = 0;
+  uint16_t rows = 0;
   uint32_t body_bytes = 0;
   uint64_t id = 0;
   uint64_t bulk_bytes = 0;

@@ -175,7 +175,7 @@ std::span<const std::byte> FrameDecoder::read_table(const FrameHeader& header,
                                                     std::vector<TensorEntry>& rows) {
   rows.clear();
   uint64_t bytes = 0;
-  for (size_t i = 0; i < header.tensors; ++i) {
+  for (size_t i = 0; i < header.rows; ++i) {
     rows.push_back(read_entry(body));
     bytes += rows.back().bytes;
     if (bytes > header.bulk_bytes) break;

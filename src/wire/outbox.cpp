@@ -46,7 +46,7 @@ void Outbox::add(FrameHeader header, std::span<const std::byte> body) {
 
 void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value,
                  LargeFrames large) {
-  header.tensors = static_cast<uint16_t>(value.tensors().size());
+  header.rows = static_cast<uint16_t>(value.tensors().size());
   header.bulk_bytes = value.tensor_bytes();
   header.body_bytes = static_cast<uint32_t>(value.tensor_entries().size() + prelude.size() +
                                             value.payload().size());
@@ -139,13 +139,13 @@ void Outbox::add_in_pieces(FrameHeader header, std::span<const std::byte> prelud
   }
 }
 
-int Outbox::gather(iovec* parts, int limit, Extent extent) const {
+int Outbox::gather(iovec* buffers, int limit, Extent extent) const {
   size_t most = SIZE_MAX;
   if (extent == Extent::kToNextCut && next_cut_ < cuts_.size()) most = cuts_[next_cut_] - done_;
   int count = 0;
   const auto give = [&](const std::byte* data, size_t bytes) {
     const size_t n = std::min(bytes, most);
-    parts[count++] = {const_cast<std::byte*>(data), n};
+    buffers[count++] = {const_cast<std::byte*>(data), n};
     most -= n;
   };
   size_t at = written_;

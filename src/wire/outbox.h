@@ -32,7 +32,7 @@ class Outbox {
   /// How far gather() may go.
   enum class Extent { kAll, kToNextCut };
   /// Up to `limit` parts to write next; returns how many.
-  int gather(iovec* parts, int limit, Extent extent = Extent::kAll) const;
+  int gather(iovec* buffers, int limit, Extent extent = Extent::kAll) const;
   /// The first `n` bytes of what gather() gave were written.
   void consume(size_t n);
   void clear();

@@ -103,7 +103,7 @@ void check(size_t rows, uint8_t mode, std::span<const std::byte> table,
            std::span<const std::byte> bulk) {
   std::vector<std::byte> sent(bulk.begin(), bulk.end());
   FrameHeader header{FrameKind::kReply};
-  header.tensors = static_cast<uint16_t>(rows);
+  header.rows = static_cast<uint16_t>(rows);
   header.body_bytes = static_cast<uint32_t>(table.size());
   header.bulk_bytes = bulk.size();
   if (mode % 3 > 0) header.bulk_bytes = check_rows(table, rows);

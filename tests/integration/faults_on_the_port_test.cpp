@@ -83,7 +83,7 @@ std::string hello_of_bad_length(uint32_t variant) {
       header.bulk_bytes = ~uint64_t{0};
       break;
     default:
-      header.tensors = 0xffff;
+      header.rows = 0xffff;
       break;
   }
   return as_text(header) + std::string(100, 'x');

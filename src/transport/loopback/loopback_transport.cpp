@@ -65,14 +65,14 @@ class LoopbackConnection final : public SocketConnection {
     std::erase(network_->connections, this);
   }
 
-  IoResult send(const iovec* pieces, int count) override {
+  IoResult send(const iovec* buffers, int count) override {
     {
       const base::MutexLock lock(network_->mutex);
       if (network_->plan || !gathered_.empty() || !in_flight_.empty()) {
-        return send_through_plan(pieces, count);
+        return send_through_plan(buffers, count);
       }
     }
-    return SocketConnection::send(pieces, count);
+    return SocketConnection::send(buffers, count);
   }
 
   // Under the network's lock.
@@ -81,8 +81,8 @@ class LoopbackConnection final : public SocketConnection {
     while (!in_flight_.empty() && in_flight_.front().due <= now) {
       Delivery& next = in_flight_.front();
       while (!next.bytes.empty()) {
-        const iovec piece{next.bytes.data(), next.bytes.size()};
-        const IoResult sent = SocketConnection::send(&piece, 1);
+        const iovec buffer{next.bytes.data(), next.bytes.size()};
+        const IoResult sent = SocketConnection::send(&buffer, 1);
         if (sent.status != IoResult::Status::kDone) return;  // tried again at the next send
         next.bytes.erase(next.bytes.begin(), next.bytes.begin() + static_cast<long>(sent.bytes));
       }
@@ -99,12 +99,12 @@ class LoopbackConnection final : public SocketConnection {
     bool breaks_after = false;
   };
 
-  IoResult send_through_plan(const iovec* pieces, int count) WEFT_REQUIRES(network_->mutex) {
+  IoResult send_through_plan(const iovec* buffers, int count) {
     size_t total = 0;
     for (int i = 0; i < count; ++i) {
-      const auto* data = static_cast<const std::byte*>(pieces[i].iov_base);
-      gathered_.insert(gathered_.end(), data, data + pieces[i].iov_len);
-      total += pieces[i].iov_len;
+      const auto* data = static_cast<const std::byte*>(buffers[i].iov_base);
+      gathered_.insert(gathered_.end(), data, data + buffers[i].iov_len);
+      total += buffers[i].iov_len;
     }
     while (gathered_.size() >= wire::kHeaderBytes && gathered_.size() >= frame_bytes(gathered_)) {
       const auto end = gathered_.begin() + static_cast<long>(frame_bytes(gathered_));

@@ -167,7 +167,7 @@ TEST(Encoder, RefusesATensorTooLargeToDescribe) {
 TEST(Encoder, RefusesMoreTensorsThanAFrameMayHave) {
   const at::Tensor tensor = at::ones({1});
   Encoder out;
-  for (size_t i = 0; i < wire::kMaxTensors; ++i) out.tensor(tensor);
+  for (size_t i = 0; i < wire::kMaxRows; ++i) out.tensor(tensor);
 
   EXPECT_THROW(out.tensor(tensor), Error);
 }

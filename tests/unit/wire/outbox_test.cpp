@@ -85,7 +85,7 @@ TEST(Outbox, FillsInTheSizesOfAFrame) {
   std::memcpy(&header, stream.data(), kHeaderBytes);
   EXPECT_EQ(header.kind, FrameKind::kCall);
   EXPECT_EQ(header.flags, kNamed);
-  EXPECT_EQ(header.tensors, 1);
+  EXPECT_EQ(header.rows, 1);
   EXPECT_EQ(header.body_bytes, 20u + 3 + 2);  // a row of one dimension, the prelude, the value
   EXPECT_EQ(header.bulk_bytes, 32u);
   EXPECT_EQ(header.id, 99u);
