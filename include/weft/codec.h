@@ -1,8 +1,8 @@
 // How values become bytes: Codec<T> for every type that may be a parameter or a result.
 //
-// Arithmetic types, enums, strings, optional, variant, pair, tuple, vector, array, map, set
-// (ordered or not), chrono durations and system times, tensors, and any aggregate of these need
-// nothing. For another type specialize weft::Codec with encode, decode and describe.
+// There are codecs for arithmetic types, enums, strings, optional, variant, pair, tuple, vector,
+// array, map, set (ordered or not), chrono durations and system times, tensors, and any aggregate
+// of these. For another type specialize weft::Codec with encode, decode and describe.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -42,8 +42,8 @@ class Arrival;
 
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
-/// Collects the bytes and tensors of one message. Tensors stay out of the bytes: their storage is
-/// sent from where it lies.
+/// Collects the bytes and tensors of one message. The bytes of tensors are not copied: they are
+/// sent from the memory of the tensor.
 class WEFT_API Encoder {
  public:
   struct OutgoingTensor {
@@ -72,8 +72,8 @@ class WEFT_API Encoder {
   /// Throws kInvalidArgument for a tensor that cannot travel (another device, quantized, ...).
   void tensor(const at::Tensor& tensor);
 
-  /// Keeps `object` alive with the message: in a call until the call has its outcome, in a reply
-  /// until the receiver has accepted the reference, for one lease at most.
+  /// Keeps `object` alive. In a call: until the call has its outcome. In a reply: until the
+  /// receiver has accepted the references in it, at most for one lease.
   void keep(detail::Ref<detail::RefCounted> object) { kept_.push_back(std::move(object)); }
   const std::vector<detail::Ref<detail::RefCounted>>& kept() const { return kept_; }
 
@@ -97,8 +97,8 @@ class WEFT_API Encoder {
   std::vector<detail::Ref<detail::RefCounted>> kept_;
 };
 
-/// Reads what an Encoder wrote. Everything is checked before it is believed: each method throws
-/// kBadMessage rather than read past the end or allocate from a claimed size.
+/// Reads what an Encoder wrote. The bytes may be wrong: methods throw kBadMessage and never read
+/// past the end or allocate memory for a size that is only claimed.
 class WEFT_API Decoder {
  public:
   Decoder(std::span<const std::byte> payload, std::span<at::Tensor> tensors,
@@ -108,7 +108,7 @@ class WEFT_API Decoder {
         tensors_(tensors),
         arrival_(arrival) {}
 
-  /// The call or reply these bytes came with; null if they came otherwise.
+  /// The call or reply that these bytes came with; null if they did not come with one.
   detail::Arrival* arrival() const { return arrival_; }
 
   void read(void* to, size_t size) {
@@ -124,18 +124,19 @@ class WEFT_API Decoder {
     return value;
   }
   bool boolean();
-  /// A count of elements of at least `bytes_each` bytes, so no more than there are bytes for.
+  /// A count of elements. Throws kBadMessage if that many elements of `bytes_each` bytes cannot be
+  /// in the remaining bytes.
   size_t length(size_t bytes_each);
-  /// A count of elements that are at least a byte or a tensor each.
+  /// A count of elements of which each has at least one byte or one tensor.
   size_t sequence_length();
   at::Tensor tensor();
   size_t remaining() const { return static_cast<size_t>(end_ - at_); }
   std::span<const std::byte> rest() const { return {at_, end_}; }
 
-  /// Everything must have been read.
+  /// Throws kBadMessage unless everything was read.
   void finish() const;
 
-  /// Held while a nested value is decoded; throws when values nest too deep.
+  /// Lives while a nested value is decoded; throws if values nest too deep.
   class Nesting {
    public:
     explicit Nesting(Decoder& decoder) : decoder_(decoder) { decoder_.enter(); }
@@ -161,11 +162,11 @@ class WEFT_API Decoder {
   int depth_ = 0;
 };
 
-/// A description of a type's encoding: equal descriptions decode each other's bytes.
+/// A description of a type's encoding. Types with equal descriptions have the same encoding.
 class TypeDescription {
  public:
   void add(const char* text) { text_ += text; }
-  /// Descends into T, or refers back to it if it contains itself.
+  /// Adds the description of T, or a reference back to it if T contains itself.
   template <typename T>
   void type();
   const std::string& text() const { return text_; }
@@ -214,7 +215,7 @@ constexpr const char* number_name() {
   }
 }
 
-// Elements whose bytes are their encoding are copied as a block.
+// Elements whose bytes in memory are their encoding; a sequence of them is copied as a block.
 template <typename T>
 concept BlockCopied = PlainNumber<T> || std::is_same_v<T, std::byte>;
 

@@ -1,4 +1,4 @@
-// Everything an agent can be told, with defaults that suit most.
+// The options of an agent.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -12,45 +12,48 @@
 namespace weft {
 
 struct Options {
-  // Joining a group. -1 and "": from the environment (RANK, WORLD_SIZE; WEFT_RENDEZVOUS, else
-  // env://).
+  // Joining a group. -1 and "" mean: from the environment (RANK, WORLD_SIZE, WEFT_RENDEZVOUS; if
+  // the last one is not set, env://).
   int rank = -1;
   int world_size = -1;
   std::string init_method = {};  // env://, tcp://host:port or file:///path
   Timeout init_timeout = std::chrono::seconds(60);
 
-  // Where this worker listens and what it tells others: "host" or "host:port". Default: the
-  // environment's WEFT_ADDRESS, else 127.0.0.1 and a free port, which only this host reaches.
+  // The address on which this worker listens and which it tells the others: "host" or "host:port".
+  // Default: WEFT_ADDRESS of the environment, else 127.0.0.1 and a free port, which only processes
+  // of this host can reach.
   std::string address = {};
 
-  // Deadline of calls that are given none; zero: none.
+  // Timeout of calls that are given none. Zero: they wait as long as the peer lives.
   Timeout default_timeout = std::chrono::seconds(60);
 
-  // Handlers that run at the same time; blocked ones do not count.
+  // How many functions that others call may run at the same time. Blocked ones do not count.
   size_t handler_threads = 16;
-  // How long a thread polls before it sleeps. Zero: not at all. Ignored where there is one CPU.
+  // How long a thread polls before it sleeps. Zero: not at all. Ignored if there is only one CPU.
   Timeout spin = std::chrono::microseconds(20);
 
-  // A peer that is silent for `suspect_after` is logged, for `dead_after` is given up.
+  // A peer that is silent for `suspect_after` is logged; one that is silent for `dead_after` counts
+  // as lost.
   Timeout heartbeat_interval = std::chrono::seconds(1);
   Timeout suspect_after = std::chrono::seconds(3);
   Timeout dead_after = std::chrono::seconds(8);
 
-  // An owner drops a holder of references from which no renewal or other message about references
-  // has come for this long. A holder sends a renewal every third of it.
+  // An owner drops the references of a holder that it has not heard of for so long. A holder renews
+  // them three times in this time.
   Timeout rref_lease = std::chrono::seconds(10);
-  // Log at shutdown which references there still are, by type and by worker.
+  // Whether shutdown logs the references that still exist, with their owners and holders.
   bool rref_leak_report = false;
 
-  // Per peer: calls and bytes that may be unanswered before further callers wait.
+  // So many calls and bytes to one peer may be unanswered; further callers wait.
   size_t window_calls = 1024;
   size_t window_bytes = size_t{64} << 20;
 
-  // A call nested deeper than this is refused with kLimitExceeded.
+  // A call that is nested deeper than this is refused with kLimitExceeded.
   size_t max_call_depth = 1000;
-  // Threads in handlers, including blocked ones; calls beyond are refused with kLimitExceeded.
+  // How many threads may run functions that others call, blocked ones included. Further calls are
+  // refused with kLimitExceeded.
   size_t max_handler_threads = 4096;
-  // Memory of large received tensors that is kept for the next ones.
+  // So many bytes of memory of large received tensors are kept for later tensors.
   size_t receive_pool_bytes = size_t{256} << 20;
 };
 

@@ -1,4 +1,4 @@
-// Named values: what the state of an optimizer, of a module or of a run is written down as.
+// Named values. The state of an optimizer, of a module or of a run is written as records.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -14,7 +14,7 @@ namespace weft {
 
 using RecordValue = std::variant<bool, int64_t, double, std::string, at::Tensor>;
 
-/// Travels like any value and can be stored; see weft/checkpoint.h.
+/// Can be an argument or a result of a call, and can be stored in a checkpoint.
 using Record = std::map<std::string, RecordValue>;
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The prelude before the arguments of a call, the note, and the error in place of a result.
+// The prelude, which comes before the arguments of a call, and the body of a failed reply.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -26,11 +26,11 @@ struct CallPrelude {
   std::span<const std::byte> note = {};  // empty unless kNoted
 };
 
-/// The note that a layer above sends along with a call or a reply: u16 length, bytes.
+/// A note is what a layer above sends along with a call or a reply: u16 length, bytes.
 inline constexpr size_t kMaxNote = 2048;
 class NoteBytes {
  public:
-  /// None for an empty note.
+  /// An empty note gives no bytes.
   explicit NoteBytes(std::span<const std::byte> note);
   std::span<const std::byte> bytes() const { return {bytes_, size_}; }
 
@@ -38,10 +38,10 @@ class NoteBytes {
   std::byte bytes_[2 + kMaxNote];
   size_t size_ = 0;
 };
-/// Reads a note from the front of `body` and drops it there. Throws kBadMessage.
+/// Reads a note from the front of `body` and removes it there. Throws kBadMessage.
 std::span<const std::byte> read_note(std::span<const std::byte>& body);
 
-/// The prelude's bytes, on the stack of the sending thread.
+/// The encoded prelude, without memory from the heap.
 class PreludeBytes {
  public:
   explicit PreludeBytes(const CallPrelude& prelude);
@@ -52,7 +52,7 @@ class PreludeBytes {
   size_t size_ = 0;
 };
 
-/// Reads the prelude from the front of `body` and drops it there. Throws kBadMessage.
+/// Reads the prelude from the front of `body` and removes it there. Throws kBadMessage.
 CallPrelude read_prelude(uint8_t flags, std::span<const std::byte>& body);
 
 /// The body of a failed reply.
@@ -62,8 +62,8 @@ struct FailedReply {
   std::string text;
 };
 void encode_failed(Encoder& out, const FailedReply& failed);
-/// Throws kBadMessage. A code of a later version becomes kBadMessage and stays readable in the
-/// text.
+/// Throws kBadMessage if the body does not decode. An error code that this build does not know
+/// becomes kBadMessage, and the text names the number.
 FailedReply decode_failed(std::span<const std::byte> body);
 
 }  // namespace weft::wire

@@ -1,4 +1,5 @@
-// Element types on the wire: numbers of Weft's own, since libtorch's may change between versions.
+// Numbers of element types on the wire. They are Weft's own: libtorch's may change between
+// versions.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

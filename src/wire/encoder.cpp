@@ -17,7 +17,7 @@ namespace weft {
 
 namespace {
 
-// A warm buffer per thread; calls are too small to pay for an allocation each.
+// Each thread keeps a buffer for its next encoder: an allocation for each call would cost too much.
 struct WarmBuffer {
   std::byte* memory = nullptr;
   size_t size = 0;
@@ -28,10 +28,11 @@ struct WarmBuffer {
 thread_local WarmBuffer warm;
 constexpr size_t kFirstBuffer = 4096;
 constexpr size_t kKeptBuffer = 1 << 20;
-// Up to so many bytes a view is sent with everything it spans, so that its strides are kept.
+// A view that spans up to so many bytes is sent with all of them, so that its strides are kept.
 constexpr uint64_t kSpanAlwaysSent = 4096;
 constexpr size_t kMaxPayload = wire::kMaxBody - (8 << 20);  // leaves room for the tensor table
-// Outlives the buffer: encoders of static objects may come after this thread's locals are gone.
+// True when this thread's buffer is destroyed: destructors of static objects may still use encoders
+// after that.
 thread_local bool warm_gone = false;
 
 WarmBuffer::~WarmBuffer() {
@@ -82,7 +83,7 @@ void Encoder::grow(size_t by) {
   const auto old = static_cast<size_t>(limit_ - begin_);
   size_t size = old ? old : kFirstBuffer;
   while (size - used < by) size *= 2;
-  size = std::min(size, kMaxPayload);  // room beyond it would be used without asking here
+  size = std::min(size, kMaxPayload);  // write() would use more room without calling grow() again
   void* memory = std::realloc(begin_, size);
   if (!memory) throw std::bad_alloc();
   begin_ = static_cast<std::byte*>(memory);
@@ -115,7 +116,7 @@ void Encoder::tensor(const at::Tensor& tensor) {
       tensor.layout() == at::kStrided ? strided(tensor) : sparse(tensor);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kBadMessage) throw;
-      // A tensor that a receiver would refuse is a mistake here.
+      // A receiver would refuse this tensor, so the caller is told at once.
       refuse(tensor, error.message().c_str());
     }
   } else {
@@ -129,7 +130,8 @@ void Encoder::tensor(const at::Tensor& tensor) {
 
 void Encoder::strided(const at::Tensor& original) {
   at::Tensor tensor = original;
-  // The tensor that is sent in its place has its history, whatever the mode of this thread.
+  // If the original requires a gradient, autograd must record the operations below, even if this
+  // thread has gradients off: the gradient of the tensor that is sent flows back through them.
   const c10::AutoGradMode mode(original.requires_grad() || c10::GradMode::is_enabled());
   if (tensor._is_zerotensor()) tensor = at::zeros_like(tensor);
   if (tensor.is_conj()) tensor = tensor.resolve_conj();
@@ -143,8 +145,8 @@ void Encoder::strided(const at::Tensor& original) {
   if (!tensor.is_contiguous()) {
     entry.flags |= wire::kStrided;
     std::copy(tensor.strides().begin(), tensor.strides().end(), entry.strides.begin());
-    // A large view of less than half of the memory it spans is gathered instead: shape and values
-    // stay, strides do not.
+    // A large view that uses less than half of the memory it spans is sent as a contiguous copy:
+    // shape and values stay the same, strides do not.
     const uint64_t spanned = spanned_bytes(entry);
     if (spanned > kSpanAlwaysSent && spanned > 2 * static_cast<uint64_t>(tensor.nbytes())) {
       tensor = tensor.contiguous();

@@ -1,4 +1,4 @@
-// Features: abilities of a worker that not every worker of its version has. Numbered, one bit each.
+// Features: numbered abilities that not every worker of a protocol version has, one bit each.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -7,11 +7,11 @@
 
 namespace weft::wire {
 
-/// A number's meaning never changes, and a number is never used twice. Version 3 has none yet: the
-/// ways in which a tensor's bytes may come will be the first.
+/// The meaning of a number never changes, and a number is never used twice. Version 3 defines no
+/// feature. (Planned first: other ways to transfer the bytes of tensors.)
 enum class Feature : uint8_t {};
 
-/// A set of features, also of those that this build has no name for.
+/// A set of features. It may have some that this build does not know.
 class Features {
  public:
   constexpr Features() = default;
@@ -31,7 +31,7 @@ class Features {
   uint64_t bits_ = 0;
 };
 
-/// The features in a hello of this build. A connection uses those that both hellos have.
+/// The features in the hello of this build. A connection uses the features that both hellos have.
 inline constexpr Features kOfferedFeatures{};
 
 }  // namespace weft::wire

@@ -1,11 +1,12 @@
 // Frames: what travels on a connection. docs/wire_protocol.md is the specification.
 //
-//   header, 24 bytes: u8 kind  u8 flags  u16 tensors  u32 body bytes  u64 id  u64 bulk bytes
-//   body:             tensor table (one row per tensor), then what the kind says
+//   header, 24 bytes: u8 kind  u8 flags  u16 rows  u32 body bytes  u64 id  u64 bulk bytes
+//   body:             tensor table (one row for a dense tensor, three for a sparse one), then what
+//                     the kind says
 //   bulk:             the tensors' bytes, in table order
 //
-// A large frame may come in pieces: its header alone, then its content, body and bulk, in frames of
-// kind kPiece. Between them small frames may come, which thus never wait for large ones.
+// A large frame may come in pieces: first its header alone, then its content (body and bulk) in
+// frames of kind kPiece. Small frames may come between them, so they never wait for a large one.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -24,10 +25,10 @@ enum class FrameKind : uint8_t {
   kHello = 1,   // first frame in each direction
   kCall = 2,    // id: the caller's number for this call
   kReply = 3,   // id: of the call
-  kCancel = 4,  // id: of a call nobody waits for any more
+  kCancel = 4,  // id: of a call whose caller does not wait any more
   kPing = 5,    // id: echoed
   kPong = 6,
-  kGoodbye = 7,  // no more frames follow; the body is a reason for people
+  kGoodbye = 7,  // no more frames follow; the body is a text that says why
   kPiece = 8,    // id: of the frame that is being sent in pieces; the body continues its content
 };
 inline constexpr uint8_t kLastKind = 8;
@@ -63,7 +64,7 @@ FrameHeader read_header(const std::byte* from);
 
 struct Frame {
   FrameHeader header;
-  std::span<const std::byte> body;  // behind the tensor table
+  std::span<const std::byte> body;  // without the tensor table
   std::vector<at::Tensor> tensors;
 };
 

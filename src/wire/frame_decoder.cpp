@@ -50,7 +50,7 @@ std::span<std::byte> FrameDecoder::InPieces::target() {
     const std::span<std::byte> into = bulk.target();
     return into.first(std::min(into.size(), piece_left));
   }
-  // Doubling, like the buffer: a piece that is announced need not come.
+  // The body grows by doubling, like the buffer: a piece that is announced may never come.
   const size_t n =
       std::min({size_t{header.body_bytes} - body_done, piece_left, std::max(kBuffer, body_done)});
   if (body.size() < body_done + n) body.resize(body_done + n);
@@ -70,7 +70,8 @@ std::span<std::byte> FrameDecoder::prepare() {
   reading_ = Reading::kBuffer;
   make_room();
   size_t room = capacity_ - end_;
-  // The next piece most likely follows this one, and its bytes have a better place.
+  // Read no further than the next header: it is most likely that of the next piece, whose content
+  // goes straight to its final memory.
   if (in_pieces_.active) room = std::min(room, wanted_ - buffered());
   return {buffer_.get() + end_, room};
 }
@@ -87,7 +88,7 @@ void FrameDecoder::make_room() {
     end_ -= begin_;
     begin_ = 0;
   }
-  // Doubling as the buffer fills: what is allocated stays within twice what was received.
+  // The buffer doubles when it is full, so at most twice the received bytes are allocated.
   if (end_ == capacity_) reserve_for(2 * capacity_);
 }
 
@@ -238,7 +239,7 @@ void FrameDecoder::Bulk::assemble(std::vector<at::Tensor>& tensors) {
                              make_received_tensor(rows[i + 2], std::move(memory[i + 2]))));
     i += 2;
   }
-  // The vector's memory is kept for the next frame.
+  // Keep the memory of the vector for the next frame.
   memory.clear();
   storages.swap(memory);
 }
@@ -279,7 +280,7 @@ void FrameDecoder::advance_piece(size_t bytes) {
   }
 }
 
-// The body is complete: its table says where the other bytes go.
+// If the body is complete, reads its tensor table, which says where the other bytes go.
 void FrameDecoder::begin_bulk_if_due() {
   InPieces& large = in_pieces_;
   if (large.bulk.begun || large.body_done < large.header.body_bytes) return;

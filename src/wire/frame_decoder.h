@@ -1,9 +1,10 @@
 // Bytes in, frames out: an incremental decoder without I/O of its own.
 //
-// The owner reads into prepare() and says commit(n), then takes frames with next() until there is
-// none. Small frames are decoded from one buffer; the bytes of large tensors are read straight into
-// their final memory. The buffer grows with the bytes that came, never with the bytes announced;
-// memory for tensors is reserved as announced, and becomes real with the bytes that come.
+// The owner reads bytes into prepare() and calls commit(n), then takes frames with next() until
+// there is none. Small frames are decoded from one buffer; the bytes of large tensors are read
+// straight into their final memory. The buffer grows with the bytes that came, never with the bytes
+// that a header announces. Address space for tensors is reserved as announced, but memory is used
+// only as bytes come.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -23,15 +24,15 @@ class FrameDecoder {
  public:
   explicit FrameDecoder(std::shared_ptr<ReceivePool> pool);
 
-  /// Where the next bytes go; never empty. Ends the life of the last frame's body.
+  /// Where the next bytes go; never empty. The body of the last frame is not valid any more.
   std::span<std::byte> prepare();
   void commit(size_t bytes);
 
   /// Fills `frame` with the next complete frame. Its body is valid until prepare() is called.
-  /// Throws kBadMessage for bytes that are no frame; the decoder is then of no more use.
+  /// Throws kBadMessage for bytes that are not a frame; the decoder cannot be used afterwards.
   bool next(Frame& frame);
 
-  /// From now on anything but a hello is refused by its first bytes, whatever its size.
+  /// From now on any frame but a hello is refused when its first bytes are there.
   void expect_hello() { hello_only_ = true; }
   void expect_any() { hello_only_ = false; }
 
@@ -93,10 +94,10 @@ class FrameDecoder {
   size_t capacity_;
   size_t begin_ = 0;
   size_t end_ = 0;
-  size_t wanted_ = kHeaderBytes;  // bytes of the frame that begins at begin_, as far as known
+  size_t wanted_ = kHeaderBytes;  // size of the frame that begins at begin_, as far as it is known
   Reading reading_ = Reading::kBuffer;
 
-  // The ordinary frame being received, once its body is complete and its bulk is not.
+  // The frame (not one in pieces) whose body is complete and whose bulk is not.
   FrameHeader header_{};
   std::span<const std::byte> body_;
   Bulk bulk_;

@@ -11,7 +11,7 @@ namespace weft::wire {
 
 namespace {
 
-// From this version on the fields of a hello keep their places, and new ones come behind them.
+// From this version on the fields of a hello keep their places, and new fields are appended.
 constexpr uint16_t kFirstLastingForm = 3;
 
 std::string describe(uint16_t oldest, uint16_t newest) {
@@ -56,7 +56,7 @@ Hello decode_hello(std::span<const std::byte> body) {
   }
   hello.to = in.scalar<int32_t>();
   hello.to_incarnation = in.scalar<uint64_t>();
-  return hello;  // bytes that are left are fields of a later version
+  return hello;  // the remaining bytes are fields of a later version
 }
 
 std::optional<uint16_t> common_version(const Hello& theirs) {

@@ -1,4 +1,5 @@
-// The first frame in each direction: the sender, the member it believes to speak to, its features.
+// The first frame in each direction: who sends it, which worker it expects at the other end, and
+// the versions and features of the sender.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -21,7 +22,7 @@ struct Hello {
   uint16_t version = kProtocolVersion;
   uint16_t oldest = kOldestVersion;
   Features features = kOfferedFeatures;
-  uint64_t group = 0;  // shared by all members of one group, unguessable
+  uint64_t group = 0;  // a secret number that all members of one group have
   int32_t from = 0;
   uint64_t from_incarnation = 0;
   std::string from_name;
@@ -32,14 +33,13 @@ struct Hello {
 };
 
 void encode_hello(Encoder& out, const Hello& hello);
-/// Throws kBadMessage. Skips what later versions append. Of versions 1 and 2, whose hello had
-/// another form, it decodes the version only.
+/// Throws kBadMessage. Skips fields that later versions append. In a hello of versions 1 and 2,
+/// which had another form, decodes the version only.
 Hello decode_hello(std::span<const std::byte> body);
 
-/// The version that both ends of a connection speak: the newest one that both know. Nothing if they
-/// have none in common.
+/// The newest version that both ends of a connection know; nothing if they have none in common.
 std::optional<uint16_t> common_version(const Hello& theirs);
-/// For people: the versions that the sender of `theirs` speaks and those that this build speaks.
+/// A text with the versions that the sender of `theirs` speaks and those that this build speaks.
 std::string describe_versions(const Hello& theirs);
 
 }  // namespace weft::wire

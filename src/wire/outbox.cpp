@@ -7,7 +7,7 @@
 namespace weft::wire {
 
 namespace {
-constexpr size_t kCopiedTensor = 4096;  // up to here copying beats a further iovec
+constexpr size_t kCopiedTensor = 4096;  // up to this size a copy is cheaper than another iovec
 
 template <typename T>
 std::byte* put(std::byte* to, std::span<T> bytes) {
@@ -15,7 +15,7 @@ std::byte* put(std::byte* to, std::span<T> bytes) {
   return to + bytes.size();
 }
 
-// The bytes of the tensors of a message that are copied.
+// The bytes of those tensors of a message that are copied.
 size_t copied_bytes(const Encoder& value) {
   size_t copied = 0;
   for (const auto& tensor : value.tensors()) {
@@ -112,13 +112,13 @@ class Outbox::PieceWriter {
 
   Outbox& outbox_;
   const uint64_t id_;
-  uint64_t left_;  // of the content, behind the current piece
+  uint64_t left_;  // bytes of the content that come after the current piece
   size_t left_in_piece_ = 0;
 };
 
 void Outbox::add_in_pieces(FrameHeader header, std::span<const std::byte> prelude,
                            const Encoder& value) {
-  if (!empty()) mark_cut();  // the frames before it
+  if (!empty()) mark_cut();  // after the frames before this one
   const size_t pieces = (header.body_bytes + header.bulk_bytes) / kPieceBytes + 1;
   small_.reserve(small_.size() + header.body_bytes + copied_bytes(value) +
                  (pieces + 1) * kHeaderBytes);

@@ -1,4 +1,5 @@
-// Frames that wait to be written: small ones copied together, large tensors referred to.
+// Frames that wait to be written. Small frames are copied into one buffer; the bytes of large
+// tensors are not copied.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -20,8 +21,8 @@ enum class LargeFrames { kWhole, kInPieces };
 
 class Outbox {
  public:
-  /// Adds a frame of `prelude`, the encoder's payload and its tensors. `header`'s sizes are filled
-  /// in.
+  /// Adds a frame with `prelude`, the encoder's payload and its tensors. Fills in the sizes in
+  /// `header`.
   void add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value,
            LargeFrames large = LargeFrames::kWhole);
   void add(FrameHeader header, std::span<const std::byte> body = {});
@@ -29,11 +30,11 @@ class Outbox {
   bool empty() const { return bytes() == 0; }
   size_t bytes() const { return small_.size() - written_ + large_bytes_; }
 
-  /// How far gather() may go.
+  /// Whether gather() gives all bytes or stops at the next cut.
   enum class Extent { kAll, kToNextCut };
-  /// Up to `limit` parts to write next; returns how many.
+  /// Fills in up to `limit` buffers that are to be written next; returns how many.
   int gather(iovec* buffers, int limit, Extent extent = Extent::kAll) const;
-  /// The first `n` bytes of what gather() gave were written.
+  /// To be called when the first `n` bytes that gather() gave were written.
   void consume(size_t n);
   void clear();
 
@@ -45,7 +46,7 @@ class Outbox {
 
   class PieceWriter;
   struct Large {
-    size_t position;  // in small_: goes out before the byte there
+    size_t position;  // in small_; the data goes out before the byte at this index
     const std::byte* data;
     size_t bytes;
     at::Tensor keep;
@@ -56,7 +57,7 @@ class Outbox {
                  const Encoder& value);
   void add_in_pieces(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value);
   void mark_cut() { cuts_.push_back(done_ + bytes()); }
-  /// Marks a cut after a whole frame; not after each of many small frames.
+  /// Marks a cut after a whole frame, but only if the last cut is far enough away.
   void mark_frame() {
     if (done_ + bytes() - (cuts_.empty() ? 0 : cuts_.back()) >= kCutBytes) mark_cut();
   }

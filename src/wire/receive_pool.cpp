@@ -15,7 +15,7 @@
 namespace weft::wire {
 
 namespace {
-constexpr size_t kSmallest = 256 * 1024;  // below this malloc reuses its own pages
+constexpr size_t kSmallest = 256 * 1024;  // below this size malloc reuses its own pages
 constexpr size_t kSmallTensor = 1024;
 constexpr size_t kPage = 4096;
 }  // namespace
@@ -55,7 +55,7 @@ c10::DataPtr ReceivePool::allocate(size_t bytes) {
   return {memory, block.release(), &give_back, c10::Device(c10::DeviceType::CPU)};
 }
 
-// A block that is at most a quarter too large is good enough: more would hoard memory.
+// Takes a block that is at most a quarter too large. A larger one would waste memory.
 std::unique_ptr<ReceivePool::Block> ReceivePool::find(size_t bytes) {
   const base::MutexLock lock(mutex_);
   auto found = free_.lower_bound(bytes);
@@ -81,7 +81,7 @@ void ReceivePool::keep_or_unmap(std::unique_ptr<Block> block) {
 }
 
 void ReceivePool::clear() {
-  std::multimap<size_t, std::unique_ptr<Block>> unmapped;  // without the lock
+  std::multimap<size_t, std::unique_ptr<Block>> unmapped;  // destroyed after the lock is released
   const base::MutexLock lock(mutex_);
   unmapped.swap(free_);
   kept_ = 0;

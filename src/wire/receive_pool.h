@@ -26,7 +26,7 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
   c10::DataPtr allocate(size_t bytes);
 
   size_t kept_bytes() const;
-  /// Gives all that is kept back to the system.
+  /// Gives all memory that is kept back to the system.
   void clear();
 
  private:

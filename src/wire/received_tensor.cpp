@@ -37,8 +37,8 @@ void check_indices(const TensorEntry& row, const at::Tensor& indices) {
   }
 }
 
-// Whether the indices are in order and none appears twice, which is what libtorch takes a coalesced
-// tensor to be.
+// Whether the indices are in order and none appears twice. libtorch relies on this if a tensor says
+// that it is coalesced.
 bool are_coalesced(const TensorEntry& row, const at::Tensor& indices) {
   const int64_t* at = indices.data_ptr<int64_t>();
   const int64_t nonzeros = indices.size(1);
@@ -72,7 +72,8 @@ void check_sparse(const TensorEntry& row, const at::Tensor& indices, const at::T
 at::Tensor make_received_tensor(const TensorEntry& row, c10::DataPtr memory) {
   if (row.flags & kUndefined) return {};
   if (row.flags & kSparse) Decoder::fail("a sparse tensor inside a sparse tensor");
-  // This thread may receive the tensor for another one.
+  // Not an inference tensor, even if this thread is in inference mode: it may be receiving for
+  // another thread.
   std::optional<c10::InferenceMode> normal;
   if (c10::InferenceMode::is_enabled()) normal.emplace(false);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
@@ -93,7 +94,8 @@ at::Tensor make_received_sparse(const TensorEntry& row, at::Tensor indices, at::
   if (c10::InferenceMode::is_enabled()) normal.emplace(false);
   at::Tensor tensor = at::_sparse_coo_tensor_unsafe(indices, values.detach(), row.size_list(),
                                                     values.options().layout(at::kSparse));
-  // The flag is a claim. One that is wrong costs the receiver a coalesce() and no wrong results.
+  // Do not trust the sender's flag: if it is wrong, the tensor counts as not coalesced, and results
+  // stay right.
   tensor._coalesced_((row.flags & kCoalesced) != 0 && are_coalesced(row, indices));
   set_requires_grad(tensor, row);
   return tensor;

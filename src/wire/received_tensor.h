@@ -1,4 +1,4 @@
-// Tensors from table rows and the memory their bytes were received into.
+// Makes tensors from rows of the table and from the memory that their bytes were received into.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -12,7 +12,7 @@ namespace weft::wire {
 
 namespace {
 
-// The largest tensor: everything below fits into 63 bits, so sums of it do not overflow.
+// The largest tensor. Sizes up to this fit into 63 bits, and their sums do not overflow.
 constexpr uint64_t kMaxTensorBytes = kMaxBulk;
 
 struct FixedPart {
@@ -51,7 +51,7 @@ void check_shape(const TensorEntry& entry) {
     if (entry.bytes != 0 || entry.flags & kStrided) Decoder::fail("sparse tensor row with bytes");
     uint64_t elements = 1;
     for (int64_t size : entry.size_list()) {
-      // Sizes of a sparse tensor are not memory, but libtorch multiplies them.
+      // The sizes of a sparse tensor are no memory, but libtorch multiplies them.
       if (__builtin_mul_overflow(elements, static_cast<uint64_t>(size), &elements) ||
           elements > static_cast<uint64_t>(INT64_MAX)) {
         Decoder::fail("sizes of sparse tensor overflow");
@@ -76,7 +76,7 @@ uint64_t spanned_bytes(const TensorEntry& entry) {
     if (size == 0) elements = 0;
   }
   if (elements == 0) {
-    // Still bounded: libtorch multiplies the other sizes.
+    // The other sizes are bounded as well: libtorch multiplies them.
     uint64_t product = 1;
     for (size_t i = 0; i < entry.dimensions; ++i) {
       product = checked_multiply(product, std::max<uint64_t>(1, entry.sizes[i]));

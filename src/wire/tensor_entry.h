@@ -47,12 +47,12 @@ struct TensorEntry {
 
 void append_entry(std::vector<char>& out, const TensorEntry& entry);
 
-/// Reads one row from the front of `in` and drops it there. Throws kBadMessage for anything that
-/// would not describe exactly `bytes` bytes of memory.
+/// Reads one row from the front of `in` and removes it there. Throws kBadMessage unless the row
+/// describes exactly `bytes` bytes of memory.
 TensorEntry read_entry(std::span<const std::byte>& in);
 
-/// Bytes from the first to behind the last element of a dense tensor; throws kBadMessage on
-/// overflow.
+/// The size of the memory from the first to the last element of a dense tensor. Throws kBadMessage
+/// on overflow.
 uint64_t spanned_bytes(const TensorEntry& entry);
 
 }  // namespace weft::wire

@@ -1,4 +1,6 @@
-// Every difference between the supported libtorch versions (1.13 and 2.x), in one place.
+// WEFT_TORCH_AT_LEAST, and functions that hide differences between versions of libtorch (1.13 and
+// 2.x). More code that depends on the version is in wire/dtype.cpp, autograd/torch_graph.cpp,
+// optim/param_state.h, weft/nn/torch_options.h and weft/nn/torch_values.h, and nowhere else.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
