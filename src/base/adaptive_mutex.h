@@ -1,5 +1,5 @@
-// A mutex that is held for less time than it takes to fall asleep and be woken: a thread that finds
-// it taken tries for a moment before it sleeps.
+// A mutex that is held for less time than it takes a thread to fall asleep and be woken. A thread
+// that finds it taken tries again for a moment before it sleeps.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -1,4 +1,4 @@
-// Time as everything below the public API sees it: injected, monotonic.
+// The clock of everything below the public API: monotonic, and replaced in tests.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -14,7 +14,7 @@ namespace weft::base {
 using Time = std::chrono::steady_clock::time_point;
 using Duration = std::chrono::nanoseconds;
 
-/// `after` later than `from`, or the end of time if that is beyond it.
+/// from + after, or Time::max() if that overflows.
 inline Time later(Time from, Duration after) {
   return after > Time::max() - from ? Time::max() : from + after;
 }
@@ -26,7 +26,7 @@ class Clock {
 
   /// Whether now() advances by itself, so that a thread may sleep until a time of this clock.
   virtual bool runs_by_itself() const { return true; }
-  /// For a clock that does not: `wake` is called after every advance.
+  /// If the clock does not run by itself: it calls `wake` after every advance.
   virtual void on_advance(std::function<void()> wake) { (void)wake; }
 };
 
@@ -35,7 +35,7 @@ class SteadyClock final : public Clock {
   Time now() const override { return std::chrono::steady_clock::now(); }
 };
 
-/// Stands still until told otherwise.
+/// Moves only when advance() is called.
 class ManualClock final : public Clock {
  public:
   Time now() const override {

@@ -16,14 +16,13 @@ namespace {
 constexpr auto kIdleThreadLifetime = std::chrono::seconds(10);
 }
 
-// One thread of the crew, as its waits see it.
+// One thread of the crew. The functions that block tell it before and after.
 class Crew::Member final : public detail::BlockingObserver {
  public:
   explicit Member(Crew& crew) : crew_(crew) {}
 
-  // Waiting inside user code: another thread gets the lead, and the slot is given back.
-  // A thread in user code that does not lead (any more) is counted as running, by whoever took the
-  // lead or by help().
+  // User code is about to wait: this thread gives the lead away if it has it, and is not counted as
+  // running while it waits. (take_lead_from() or help() has counted it as running before.)
   void before_blocking() override {
     if (depth_++ > 0) return;
     if (std::exchange(leading, false)) crew_.take_lead_from(word(sequence, kUserCode));
@@ -33,8 +32,8 @@ class Crew::Member final : public detail::BlockingObserver {
     if (--depth_ == 0) crew_.running_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  bool leading = false;   // as far as this thread knows; the word decides
-  uint64_t sequence = 0;  // of the piece of user code this thread is in
+  bool leading = false;   // as far as this thread knows; word_ decides
+  uint64_t sequence = 0;  // of the run of user code that this thread is in
   std::condition_variable wake;
   Duty duty = Duty::kNone;
 
@@ -65,7 +64,7 @@ void Crew::enter_user_code() {
   const uint64_t sequence = (word_.load(std::memory_order_relaxed) >> 2) + 1;
   me.sequence = sequence;
   word_.store(word(sequence, kUserCode), std::memory_order_release);
-  pulse_.touch();  // which watches how long it takes
+  pulse_.touch();  // the pulse watches how long the user code takes
 }
 
 bool Crew::still_leads() const {
@@ -130,7 +129,7 @@ void Crew::assign(Duty duty) {
       return;
     }
     if (alive_.load(std::memory_order_relaxed) >= limits_.threads) {
-      // The first thread that finishes takes the lead.
+      // The thread that finishes first takes the lead.
       if (duty == Duty::kLead) lead_unassigned_ = true;
       return;
     }
@@ -180,7 +179,7 @@ void Crew::take_turn(Member& me, Duty duty) {
 }
 
 void Crew::help() {
-  bool first = true;  // one that was called for help works even above the limit
+  bool first = true;  // a thread that was called for help runs one task even above the limit
   while (!stopping()) {
     const size_t before = running_.fetch_add(1, std::memory_order_relaxed);
     const bool worked = (first || before < limits_.running) && loop_.run_from_backlog();

@@ -1,14 +1,14 @@
 // Threads that take turns leading one loop.
 //
-// One thread leads: it polls and runs user code inline, so that a quick piece costs no thread hop.
-// A piece that blocks gives the lead away before it sleeps; from a piece that is merely slow the
-// pulse takes the lead. Either way another thread leads on at once, so nothing waits behind user
-// code and nesting cannot use up the threads. The thread that lost the lead finishes its piece,
-// helps with the loop's backlog and then stands by.
+// One thread leads: it polls and runs user code itself, so that a quick function needs no change of
+// threads. If user code blocks, its thread gives the lead away before it sleeps; if user code is
+// slow, the pulse takes the lead from its thread. In both cases another thread leads on at once, so
+// no event waits for user code, and nested calls cannot use up the threads. The thread that lost
+// the lead finishes its user code, helps with the loop's backlog and then stands by.
 //
-// Hand-over is one atomic word: phase and sequence number of the piece of user code. The loop's own
-// state belongs to the leader and is never touched inside user code, so the lead can be taken
-// there.
+// One atomic word hands the lead over: it has a phase and the sequence number of the run of user
+// code. The loop's own state belongs to the leader and is never touched inside user code, so
+// another thread can take it over then.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -30,40 +30,41 @@ namespace weft::base {
 class CrewLoop {
  public:
   virtual ~CrewLoop() = default;
-  /// Leads until leave_user_code() returned false or the crew stops.
+  /// Leads until leave_user_code() returns false or the crew stops.
   virtual void lead() = 0;
   /// Makes a polling leader look at Crew::stopping(). Any thread.
   virtual void interrupt() = 0;
-  /// Runs one piece of queued work on a thread that does not lead. False: there is none.
+  /// Runs one task of the backlog on a thread that does not lead. False if there is none.
   virtual bool run_from_backlog() { return false; }
-  /// Whether queued work has waited so long that an extra thread is due.
+  /// Whether the backlog has waited so long that an extra thread is needed.
   virtual bool backlog_starves() { return false; }
 };
 
 class Crew : public std::enable_shared_from_this<Crew> {
  public:
   struct Limits {
-    size_t running = 16;     // pieces of backlog work are started only below this many
+    size_t running = 16;     // a task of the backlog starts only if fewer threads are running
     size_t threads = 4096;   // in all, including blocked ones
     size_t standing_by = 4;  // idle threads beyond this end
   };
 
-  /// Every thread holds `keepalive`: the objects that user code may still touch after stop().
+  /// Every thread of the crew holds `keepalive` while it runs, so that the object still exists for
+  /// user code that stop() did not wait for.
   Crew(std::string name, Limits limits, CrewLoop& loop, Pulse& pulse,
        std::weak_ptr<void> keepalive);
 
   /// Throws kLimitExceeded if no thread can be started.
   void start();
-  /// Ends the threads; those still in user code after `patience` are left to end by themselves.
-  /// False if there were such.
+  /// Ends the threads. Threads that are still in user code after `patience` are left to end by
+  /// themselves; then it returns false.
   bool stop(Duration patience);
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
 
-  // For the leader, around each piece of user code.
+  // The leader calls these around each run of user code.
   void enter_user_code();
-  /// False: another thread leads now; return from lead() without touching the loop's state.
+  /// False if another thread leads now: return from lead() without touching the loop's state.
   bool leave_user_code();
-  /// Inside user code that was entered as leader: whether this thread leads still.
+  /// Inside user code that was entered as leader: whether this thread still leads.
   bool still_leads() const;
   /// Gives the lead away at once, for user code that is known to take long.
   void give_up_lead();
@@ -106,7 +107,9 @@ class Crew : public std::enable_shared_from_this<Crew> {
 
   mutable std::mutex mutex_;
   std::condition_variable all_gone_;
-  std::vector<Member*> idle_;  // most recently used last: warm caches, and old ones time out
+  // The most recently used thread is the last, and is used first: its caches are warm, and the
+  // others can time out.
+  std::vector<Member*> idle_;
   bool lead_unassigned_ = false;
 };
 

@@ -13,9 +13,9 @@ namespace {
 
 std::atomic<uint32_t> depth{0};
 
-// One bit for each descriptor below 2^20, the most that Linux gives a process by default. Bits, and
-// no container under a lock: another thread may be amid a change when this one forks. Pages of it
-// that no descriptor needs are never touched.
+// One bit for each descriptor below 2^20, the most that Linux gives a process by default. It is not
+// a container under a lock, because another thread may be changing it when this one forks. Pages
+// without a descriptor are never touched.
 constexpr int kDescriptors = 1 << 20;
 constexpr int kBits = 64;
 std::atomic<uint64_t> to_close[kDescriptors / kBits];

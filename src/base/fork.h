@@ -9,11 +9,12 @@
 
 namespace weft::base {
 
-/// How many forks lie between the process that loaded Weft and this one. An object that remembers
-/// the number at its construction is a forked copy where the number has changed.
+/// How many forks lie between the process that loaded Weft and this one. An object remembers the
+/// number at its construction; if the number has changed, the object is a forked copy.
 uint32_t fork_depth() noexcept;
 
-/// Has a forked child close `descriptor`, or not any more. Any thread.
+/// From now on a forked child closes `descriptor`, or does not close it any more. Any thread may
+/// call these.
 void close_in_forked_child(int descriptor) noexcept;
 void keep_in_forked_child(int descriptor) noexcept;
 

@@ -18,7 +18,7 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t expected,
                 std::optional<std::chrono::steady_clock::time_point> until) {
   timespec at{};
   if (until) {
-    // FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, which is what steady_clock is.
+    // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, the clock of steady_clock.
     const auto since = until->time_since_epoch();
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
     at.tv_sec = seconds.count();

@@ -17,12 +17,12 @@ void run_continuations(Continuation* list) noexcept {
     std::unique_ptr<Continuation> mine(list);
     list = mine->next;
     Ambient::Scope scope(std::move(mine->ambient));
-    mine->task();  // settles a future of its own; what it throws ends there
+    mine->task();  // does not throw: an exception settles the continuation's own future
   }
 }
 
-// A future that is dropped while pending drops its continuations unrun: nobody can settle it any
-// more.
+// If a future is destroyed while it is pending, its continuations never run: nobody can settle it
+// any more.
 FutureCore::~FutureCore() {
   Continuation* node = continuations_.load(std::memory_order_acquire);
   while (node && node != settled_mark()) delete std::exchange(node, node->next);
@@ -104,7 +104,7 @@ void FutureCore::attach(Task task) {
   Continuation* head = continuations_.load(std::memory_order_acquire);
   for (;;) {
     if (head == settled_mark()) {
-      node->next = nullptr;  // set by an attempt that lost against settle()
+      node->next = nullptr;  // an attempt above has set it, and then settle() came first
       run_continuations(node.release());
       return;
     }
@@ -117,7 +117,7 @@ void FutureCore::attach(Task task) {
 
 namespace {
 
-// In a catch block: the type and the first line of the text.
+// To be called in a catch block. Returns the type and the first line of the text.
 std::string describe_current_exception() {
   try {
     throw;
@@ -131,8 +131,8 @@ std::string describe_current_exception() {
   }
 }
 
-// How many futures have been announced settled, in the whole process: a thread in wait_for_any()
-// sleeps until this changes and then looks at its own futures.
+// Counts the announced futures of the process that were settled. A thread in wait_for_any() sleeps
+// until this changes and then looks at its own futures.
 std::atomic<uint32_t> announcements{0};
 std::atomic<uint32_t> waiting_for_any{0};
 
@@ -140,7 +140,7 @@ std::atomic<uint32_t> waiting_for_any{0};
 
 void FutureCore::announce() {
   if (announced_.exchange(true, std::memory_order_acq_rel)) return;
-  const Ambient::Scope nobody{Ref<Ambient>()};  // a call is not kept alive for this
+  const Ambient::Scope nobody{Ref<Ambient>()};  // the continuation must not keep a call alive
   attach([] {
     announcements.fetch_add(1, std::memory_order_seq_cst);
     if (waiting_for_any.load(std::memory_order_seq_cst) > 0) base::futex_wake_all(announcements);
@@ -176,7 +176,7 @@ void log_escaped_exception() noexcept {
               "a callback given to on_ready() threw " + describe_current_exception() +
                   "; nobody is told of it: catch it there, or use then()");
   } catch (...) {
-    // Out of memory for a line of the log.
+    // There is no memory for a line of the log.
   }
 }
 

@@ -26,7 +26,7 @@ int threshold_from_environment() {
 void write_to_standard_error(LogLevel level, std::string_view line) {
   static const int threshold = threshold_from_environment();
   if (static_cast<int>(level) < threshold) return;
-  // One write per line, so that lines of several processes do not tear.
+  // One write for each line, so that lines of several processes do not mix.
   std::string text(line);
   text += '\n';
   [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, text.data(), text.size());

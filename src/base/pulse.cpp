@@ -46,7 +46,8 @@ void Pulse::run() {
 
 void Pulse::sleep_until_touched() {
   asleep_.store(1, std::memory_order_seq_cst);
-  // Announced first, looked second: a touch between the two sees that it has to wake us.
+  // `asleep_` is set before `active_` is read: a touch() between the two sees that it has to wake
+  // this thread.
   while (asleep_.load(std::memory_order_seq_cst) && !active_.load(std::memory_order_seq_cst) &&
          !stopping_.load(std::memory_order_seq_cst)) {
     futex_wait(asleep_, 1, std::nullopt);

@@ -1,7 +1,7 @@
 // A thread that ticks every millisecond while there is activity, and sleeps while there is none.
 //
-// The pulse watches for events that hot paths must not pay for: a piece of user code that holds up
-// a loop, frames that wait to be sent together, a backlog that no thread works on.
+// It watches what would cost too much to watch in hot paths: user code that holds up a loop, frames
+// that wait to be sent together, a backlog that no thread works on.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -26,7 +26,8 @@ class Pulse {
   void start();
   void stop();
 
-  /// Something happened that a tick may have to look after. Cheap; any thread.
+  /// To be called when something has happened that a tick may have to look at. Cheap; any thread
+  /// may call it.
   void touch() {
     if (active_.load(std::memory_order_relaxed)) return;
     active_.store(true, std::memory_order_seq_cst);

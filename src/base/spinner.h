@@ -1,9 +1,9 @@
-// Polling for a while before sleeping, without taking the CPU from the thread that is waited for.
+// Polls for a while before the thread sleeps, without taking the CPU from the process it waits for.
 //
-// The answer usually comes within a few polls, and yielding the CPU between them would cost more
-// than the polls do. If the answer does not come so soon the peer may need this very CPU: then
-// every kPollsPerYield-th poll yields, and in the next kSpinsBeforeEagerAgain spins it does so from
-// the first poll on. If other threads are known to want the CPU, every poll yields.
+// The answer usually comes within a few polls, and giving up the CPU between them would cost more
+// than the polls. If it does not come so soon, the peer may need this CPU: then every fourth poll
+// yields, and so do the next 100 spins from their beginning. If other threads are known to want the
+// CPU, every poll yields.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -28,7 +28,7 @@ class Spinner {
     if (!eager_) --reluctance_;
   }
 
-  /// After a poll that found nothing: whether to poll again.
+  /// To be called after a poll that found nothing. Returns whether to poll again.
   bool again(bool crowded = false) {
     if (budget_.count() <= 0) return false;
     ++polls_;

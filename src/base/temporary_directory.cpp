@@ -23,8 +23,8 @@ TemporaryDirectory::TemporaryDirectory(const std::string& prefix) {
   }
 }
 
-// Failing is no reason to fail the run: all that is left is a small directory. Not
-// std::filesystem::remove_all: libtorch 2.11 exports a broken copy of it that is found first.
+// Ignores failures: all that is left then is a small directory. std::filesystem::remove_all cannot
+// be used: libtorch 2.11 exports a broken copy of it, which the linker finds first.
 TemporaryDirectory::~TemporaryDirectory() {
   ::nftw(path_.c_str(), &remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }

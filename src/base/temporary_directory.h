@@ -1,4 +1,4 @@
-// A private directory that goes with its owner.
+// A private directory that is removed with its owner.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

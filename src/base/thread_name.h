@@ -1,4 +1,4 @@
-// Thread names, so that a debugger and `top -H` tell whose thread it is.
+// Names of threads, which a debugger and `top -H` show.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -1,4 +1,4 @@
-// A number that only grows, cheap enough to stay on.
+// A counter that only grows, cheap enough to be always on.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

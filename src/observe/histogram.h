@@ -26,7 +26,8 @@ class Histogram {
 
  private:
   static constexpr size_t kBuckets = 168;
-  // Not fetch_add: a sample lost in a race of two threads costs less than a locked instruction.
+  // Not fetch_add, which is slower: a race of two threads may lose a sample, and that is
+  // acceptable.
   static void add(std::atomic<uint64_t>& counter, uint64_t n) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }

@@ -34,8 +34,8 @@ class Descriptor {
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
 
-  // The result is not looked at: Linux frees the descriptor whatever close() returns, and nothing
-  // here is written through a Descriptor whose data could still be lost.
+  // Ignores the result of close(): Linux frees the descriptor in any case, and no file is written
+  // through a Descriptor whose data could still be lost.
   void close() noexcept {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }

@@ -17,8 +17,8 @@ namespace weft {
 
 namespace {
 
-// Leaked, and the agent of the group before last is kept: a thread that calls while another one
-// shuts down gets an error from an agent that has stopped, never a dangling one.
+// Leaked, and the agent before the current one is kept too: a thread that calls while another one
+// shuts down gets an error from a stopped agent, never a dangling reference.
 struct DefaultAgent {
   base::Mutex mutex;
   std::shared_ptr<Agent> agent WEFT_GUARDED_BY(mutex);
@@ -31,7 +31,7 @@ DefaultAgent& the() {
   return *leaked;
 }
 
-// For a program that ends without shutdown(): no thread of ours may run while statics are
+// For a program that ends without shutdown(): no thread of Weft may run while static objects are
 // destroyed.
 void stop_at_exit() {
   base::note_exit();
@@ -43,8 +43,8 @@ void stop_at_exit() {
   if (agent) agent->shutdown_now();
 }
 
-// A forked child has no agent. Its copy of the parent's is neither used nor destroyed: the threads
-// it would wait for are not in this process.
+// A forked child has no agent. Its copy of the parent's agent is neither used nor destroyed:
+// destroying it would wait for threads that are not in this process.
 void abandon_in_child() WEFT_RELEASE(the().mutex) {
   rpc::abandon_default_agent();
   for (auto* each : {&the().agent, &the().retired}) {
@@ -77,7 +77,8 @@ void init_rpc(const std::string& name, const Options& options) {
   }
   std::shared_ptr<Agent> agent;
   try {
-    // Set before others know of this worker: functions that they call find an initialized process.
+    // Set the default agent before others know of this worker: functions that they call at once may
+    // use it.
     agent = Agent::join(name, options, [](Agent& joined) { rpc::set_default_agent(&joined); });
   } catch (...) {
     rpc::set_default_agent(nullptr);

@@ -1,4 +1,4 @@
-// Being a worker, or starting the workers.
+// launch(): starts the workers, or runs as a worker.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #include "weft/launch.h"
@@ -43,8 +43,8 @@ int run_as_worker(const WorkerMain& run_worker) {
     throw std::invalid_argument(
         fmt::format("RANK {} is not below WORLD_SIZE {}", rank, world_size));
   }
-  // Output goes to a launcher by a pipe, where whole blocks are the default: lines would show up
-  // late, and those of a worker that is killed never.
+  // Output to a pipe is buffered in blocks by default: lines would appear late, and the last lines
+  // of a worker that is killed would be lost.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   try {
     return run_worker(rank, world_size);
@@ -72,7 +72,7 @@ int run_workers(int argc, char** argv, int workers) {
   options.command.arguments.assign(argv, argv + argc);
   options.workers = workers;
   options.prefix = process::LinePrefix::kAllButOutputOfRank0;
-  // The output of main() so far comes before that of the workers.
+  // Flush the output of main() before the workers print.
   std::fflush(nullptr);
   return process::WorkerGroup(std::move(options)).run();
 }

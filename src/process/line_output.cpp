@@ -1,4 +1,4 @@
-// Writing queued lines in parts that do not block.
+// Writes queued lines without blocking.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #include "process/line_output.h"
@@ -13,7 +13,7 @@ namespace weft::process {
 namespace {
 
 constexpr size_t kChunkSize = size_t{64} << 10;
-constexpr size_t kFullAt = 16;  // chunks
+constexpr size_t kFullAt = 16;  // so many chunks
 
 }  // namespace
 

@@ -9,14 +9,15 @@
 namespace weft::process {
 namespace {
 
-// A signal handler has no argument of ours, so what it needs is global.
+// Global, because a signal handler gets no argument from the program.
 std::atomic<int> handler_descriptor{-1};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void on_signal(int signal, siginfo_t* info, void*) {
   const int saved_errno = errno;
   const SignalPipe::Event event{signal, info->si_pid};
-  // A full pipe loses the event. It holds thousands; who sends so many has been heard.
+  // If the pipe is full, the event is lost. It holds thousands of events, so the same signal is in
+  // it already.
   [[maybe_unused]] const ssize_t written = ::write(handler_descriptor.load(), &event, sizeof event);
   errno = saved_errno;
 }
@@ -80,8 +81,7 @@ void SignalPipe::unblock() const { change_mask(&mask_, nullptr); }
 bool SignalPipe::restore_in_child() const noexcept {
   for (const Previous& previous : previous_) {
     struct sigaction action = previous.action;
-    // A handler of the program has no business between fork and exec, and exec would drop it
-    // anyway.
+    // A handler of the program must not run between fork and exec, and exec would remove it anyway.
     if (action.sa_handler != SIG_IGN) action.sa_handler = SIG_DFL;
     action.sa_flags = 0;
     if (::sigaction(previous.signal, &action, nullptr) != 0) return false;

@@ -15,18 +15,18 @@
 namespace weft::process {
 
 // While it lives, the given signals no longer act on this process but are read from descriptor().
-// One at a time.
+// Only one SignalPipe may exist at a time.
 //
-// Handlers that write into a pipe, and not a signalfd: that one needs the signals blocked in every
-// thread, and a library may have started threads before main() that block none.
+// It uses signal handlers that write into a pipe. A signalfd would need the signals blocked in
+// every thread, and a library may have started threads before main() that block none.
 class SignalPipe {
  public:
   struct Event {
     int signal;
-    pid_t sender;  // for SIGCHLD the child
+    pid_t sender;  // for SIGCHLD: the child
   };
 
-  // A signal of `unless_ignored` that this process was told to ignore (nohup) stays ignored.
+  // A signal of `unless_ignored` stays ignored if this process was started so (by nohup).
   SignalPipe(std::span<const int> always, std::span<const int> unless_ignored);
   ~SignalPipe();
   SignalPipe(const SignalPipe&) = delete;

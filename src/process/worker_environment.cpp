@@ -1,4 +1,4 @@
-// Finding a directory and a port for workers to meet at.
+// Finds a directory and a port for workers to meet at.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #include "process/worker_environment.h"
@@ -26,8 +26,7 @@ bool belongs_to_rank(std::string_view variable) {
   return false;
 }
 
-// The port is free now; a program that opens it later can still find it taken. Nothing of Weft's
-// own depends on it.
+// The port is free now, but may be taken when the program opens it. Weft itself does not use it.
 int find_free_port() {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) throw_errno("cannot find a free port");

@@ -1,4 +1,4 @@
-// The environment variables of the workers of one group.
+// The environment variables of the workers that one launcher starts.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -11,14 +11,15 @@
 
 namespace weft::process {
 
-// This process's environment plus rank, world size and a place to meet: WEFT_RENDEZVOUS for Weft,
-// MASTER_ADDR and MASTER_PORT for process groups. A place that is set already is kept, so that
-// several groups can join into one world. The place exists as long as this object.
+// This process's environment, plus rank and world size, plus a place to meet: WEFT_RENDEZVOUS for
+// Weft, MASTER_ADDR and MASTER_PORT for torch's own process groups (c10d). If one of these three is
+// set already, the workers get that value. RANK and WORLD_SIZE always count the workers of this
+// launcher. A directory made for WEFT_RENDEZVOUS exists as long as this object.
 class WorkerEnvironment {
  public:
   explicit WorkerEnvironment(int workers);
 
-  // As execve takes it: NAME=value.
+  // In the form that execve needs: NAME=value.
   std::vector<std::string> of_rank(int rank) const;
 
  private:

@@ -16,7 +16,7 @@
 namespace weft::process {
 namespace {
 
-// SIGPIPE only so that it does not end this process: write() reports the same.
+// SIGPIPE is handled only so that it does not end this process; write() reports the same.
 constexpr int kAlwaysHandled[] = {SIGCHLD, SIGPIPE};
 constexpr int kHandledUnlessIgnored[] = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                                          SIGUSR1, SIGUSR2, SIGTSTP};
@@ -30,7 +30,7 @@ WorkerGroupOptions checked(WorkerGroupOptions options) {
 }
 
 // A process can be started with its standard descriptors closed. The pipes to the workers would
-// take their numbers, and lines would be written back to where they came from.
+// then get their numbers, and lines of the workers would be written into these pipes.
 void open_standard_descriptors() {
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) >= 0) continue;
@@ -51,7 +51,7 @@ void wait_for(std::vector<pollfd>& polled, int timeout_ms) {
 }  // namespace
 
 WorkerGroup::WorkerGroup(WorkerGroupOptions options)
-    // The descriptors come first: every other member opens some.
+    // The standard descriptors come first: every other member opens descriptors.
     : options_((open_standard_descriptors(), checked(std::move(options)))),
       signals_(kAlwaysHandled, kHandledUnlessIgnored),
       environment_(options_.workers) {}
@@ -72,8 +72,8 @@ void WorkerGroup::start_workers() {
   const size_t count = static_cast<size_t>(options_.workers);
   workers_.reserve(count);
   for (size_t rank = 0; rank < count; ++rank) {
-    // One reader, or the input would be scattered over the workers. Not from a terminal: only the
-    // foreground process group may read there, others are stopped for it.
+    // Only rank 0 reads the input; otherwise it would be scattered over the workers. Nobody reads
+    // from a terminal: the kernel stops a process outside the foreground group that tries to.
     const WorkerInput input =
         rank == 0 && ::isatty(STDIN_FILENO) == 0 ? WorkerInput::kInherited : WorkerInput::kNothing;
     try {
@@ -100,8 +100,8 @@ void WorkerGroup::add_streams(WorkerProcess& worker, size_t rank) {
 
 bool WorkerGroup::is_finished() const {
   if (count_running() > 0) return false;
-  // Processes that successful workers left running may go on; those of failed workers must end with
-  // them.
+  // Processes that successful workers left in the background may stay. If a worker failed, all
+  // processes that the workers started must be gone.
   return phase_ < Phase::kEnding || std::ranges::all_of(workers_, [](const WorkerProcess& worker) {
            return worker.is_group_gone();
          });
@@ -111,7 +111,7 @@ void WorkerGroup::wait_for_events() {
   std::vector<pollfd> polled;
   polled.push_back({signals_.descriptor(), POLLIN, 0});
   polled.push_back({output_.empty() ? -1 : output_.next_descriptor(), POLLOUT, 0});
-  // Not reading makes the workers wait, so a slow reader of our output costs no memory here.
+  // While the output is full nothing is read: then the workers wait, and memory does not grow.
   if (!output_.is_full()) {
     for (const Stream& stream : streams_) polled.push_back({stream.pipe.get(), POLLIN, 0});
   }
@@ -149,7 +149,8 @@ void WorkerGroup::on_signal(SignalPipe::Event event) {
     case SIGTSTP:
       return on_terminal_stop();
     default:
-      // To the workers alone: what they started mostly does not know these signals and would end.
+      // Only the workers get the signal: processes that they started mostly do not handle these
+      // signals and would end.
       for (const WorkerProcess& worker : workers_) worker.signal_process(event.signal);
   }
 }
@@ -163,15 +164,16 @@ void WorkerGroup::on_stop_signal(int signal) {
   phase_ = std::max(phase_, Phase::kAsked);
 }
 
-// Ctrl-Z. The workers are not in the terminal's foreground group, so it reached only this process.
+// For Ctrl-Z, which reached only this process: the workers are not in the terminal's foreground
+// group.
 void WorkerGroup::on_terminal_stop() {
   signal_groups(SIGSTOP);
   ::raise(SIGSTOP);
   signal_groups(SIGCONT);
 }
 
-// SIGCHLD of several children may arrive as one. The one it names exited first; the others mostly
-// because of it.
+// The SIGCHLDs of several children may arrive as one. The child that it names exited first, and the
+// others mostly exited because of it.
 void WorkerGroup::on_child_exited(pid_t first) {
   const auto reap = [this](size_t rank) {
     WorkerProcess& worker = workers_[rank];
@@ -186,7 +188,7 @@ void WorkerGroup::on_child_exited(pid_t first) {
 }
 
 void WorkerGroup::on_exit_of(size_t rank) {
-  // The worker's last output comes before the launcher's message about it.
+  // Print the last lines of the worker before the message about its exit.
   for (Stream& stream : streams_) {
     if (stream.rank == rank) drain(stream);
   }
@@ -200,7 +202,7 @@ void WorkerGroup::on_failure(int exit_code, const std::string& what) {
   if (first_failure_) return;
   first_failure_ = exit_code;
   announce(count_running() > 0 ? what + "; stopping the others" : what);
-  // Workers that were asked already are at it; a second signal would cut their clean-up short.
+  // Workers that were asked already are cleaning up; a second signal would cut that short.
   if (phase_ == Phase::kRunning) signal_groups(SIGTERM);
   phase_ = std::max(phase_, Phase::kEnding);
   kill_at_ = std::chrono::steady_clock::now() + options_.grace;
@@ -224,8 +226,8 @@ void WorkerGroup::on_writable() {
   const LineOutput::WriteResult result = output_.write_part();
   if (result == LineOutput::WriteResult::kWritten) return;
   const int error = errno;
-  // Closing our end hands the failure on: a worker that writes there gets SIGPIPE, as if it had
-  // been connected to that reader directly.
+  // Close this end too: a worker that writes there gets SIGPIPE, as if it were connected to that
+  // reader directly.
   for (Stream& stream : streams_) {
     if (stream.destination == descriptor) stream.pipe.close();
   }
@@ -254,8 +256,8 @@ size_t WorkerGroup::read_part(Stream& stream) {
   return static_cast<size_t>(size);
 }
 
-// Reads what is there now and not until the end, which is far off when something the worker started
-// holds the pipe.
+// Reads the bytes that are there now. It does not wait for the end of the stream: a process that
+// the worker started may hold the pipe open for long.
 void WorkerGroup::drain(Stream& stream) {
   if (!stream.pipe.is_open()) return;
   int available = 0;
@@ -279,12 +281,11 @@ void WorkerGroup::finish_output() {
     std::vector<pollfd> polled;
     polled.push_back({signals_.descriptor(), POLLIN, 0});
     polled.push_back({output_.next_descriptor(), POLLOUT, 0});
-    // A reader may take its time, but not for ever once the end was asked for.
+    // A slow reader is waited for, but only for the grace time once the end was asked for.
     wait_for(polled, phase_ == Phase::kRunning ? -1 : static_cast<int>(options_.grace.count()));
     if (polled[0].revents == 0 && polled[1].revents == 0 && phase_ != Phase::kRunning) return;
     while (const auto event = signals_.take_event()) {
-      // No worker is left to pass the signal on to: it is meant for this process, whose output is
-      // not read.
+      // No worker is left, so the signal asks this process to end, even if its output is not read.
       if (event->signal == SIGINT || event->signal == SIGTERM || event->signal == SIGQUIT ||
           event->signal == SIGHUP)
         return;

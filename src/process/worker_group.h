@@ -1,4 +1,4 @@
-// The workers of one program on this machine, from their start to the last one's end.
+// The workers of one program on this machine, from the start of the first to the end of the last.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -24,13 +24,14 @@ enum class LinePrefix {
 struct WorkerGroupOptions {
   WorkerCommand command;
   int workers = 1;
-  // Between asking workers to end and killing them.
+  // How long workers that were asked to end have before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(5);
   LinePrefix prefix = LinePrefix::kEveryLine;
 };
 
-// Starts the workers, passes their lines on to this process's own output and the signals it gets on
-// to them, and ends all of them when one fails. One poll loop, no threads. Not to be used twice.
+// Starts the workers, passes their lines on to this process's own output, passes the signals that
+// this process gets on to them, and ends all of them when one fails. It has one poll loop and no
+// threads. run() may be called once.
 class WorkerGroup {
  public:
   explicit WorkerGroup(WorkerGroupOptions options);
@@ -41,11 +42,10 @@ class WorkerGroup {
   int run();
 
  private:
-  // Only ever moves down the list.
+  // The phase only ever moves down this list.
   enum class Phase {
     kRunning,
-    kAsked,   // a signal asked for the end and was passed on: what the workers make of it is up to
-              // them
+    kAsked,   // a signal that asks for the end was passed on; the workers decide what they do
     kEnding,  // one has failed; the others have until kill_at_
     kKilled,
   };

@@ -12,16 +12,16 @@
 namespace weft::process {
 namespace {
 
-// Everything the child needs, made before the fork: other threads may hold the allocator's lock at
-// that moment, so the child must not allocate.
+// Everything that the child needs. It is made before the fork: another thread may hold the
+// allocator's lock when this one forks, so the child must not allocate.
 struct ChildPlan {
   const char* program;
   char* const* arguments;
   char* const* environment;
-  int standard_input;  // -1: keep
+  int standard_input;  // -1: keep that of this process
   int standard_output;
   int standard_error;
-  int report;  // takes errno if the program cannot be started; exec closes it
+  int report;  // the child writes errno here if the program cannot be started; exec closes it
   pid_t launcher;
   const SignalPipe* signals;
 };
@@ -29,7 +29,7 @@ struct ChildPlan {
 bool prepare_child(const ChildPlan& plan) noexcept {
   if (::setpgid(0, 0) != 0) return false;
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return false;
-  // A launcher that died before the prctl sends no signal any more.
+  // If the launcher died before the prctl, its death sends no signal any more.
   if (::getppid() != plan.launcher) ::_exit(1);
   if (plan.standard_input >= 0 && ::dup2(plan.standard_input, STDIN_FILENO) < 0) return false;
   if (::dup2(plan.standard_output, STDOUT_FILENO) < 0) return false;
@@ -142,8 +142,8 @@ WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
       standard_output_(std::move(other.standard_output_)),
       standard_error_(std::move(other.standard_error_)) {}
 
-// kill() fails here only for a process that has gone or, in a group, for members that changed their
-// user. Neither is something the launcher could do better.
+// Ignores failures of kill(): it fails only if the process has gone, or for members of a group that
+// have changed their user, and the launcher can do nothing about either.
 void WorkerProcess::signal_process(int signal) const {
   if (!exit_status_) ::kill(pid_, signal);
 }

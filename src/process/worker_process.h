@@ -16,12 +16,12 @@ namespace weft::process {
 
 struct WorkerCommand {
   std::string program;                 // a path, or a name to be looked up in PATH
-  std::vector<std::string> arguments;  // argv: the program's name for itself comes first
+  std::vector<std::string> arguments;  // argv; the first one is the name of the program
 };
 
 enum class WorkerInput {
   kNothing,    // reads end of file
-  kInherited,  // reads what this process would
+  kInherited,  // reads the standard input of this process
 };
 
 // How a worker ended, as wait() reports it.
@@ -39,12 +39,12 @@ class ExitStatus {
   int wait_status_;
 };
 
-// A child in a process group of its own: a Ctrl-C at the terminal does not reach it unless this
-// process passes it on, and signals to the group reach what the worker itself started. It is killed
-// when this process dies, and with this object.
+// A child with a process group (of the kernel) of its own. A Ctrl-C at the terminal does not reach
+// it unless this process passes it on. A signal to the group also reaches processes that the worker
+// started. The child is killed when this process dies or this object is destroyed.
 class WorkerProcess {
  public:
-  // Returns when the program runs. Throws std::system_error if it cannot be started.
+  // Returns when the program has started. Throws std::system_error if it cannot be started.
   WorkerProcess(const WorkerCommand& command, const std::vector<std::string>& environment,
                 WorkerInput input, const SignalPipe& signals);
   ~WorkerProcess();
@@ -54,18 +54,18 @@ class WorkerProcess {
   pid_t pid() const { return pid_; }
   // Empty while the worker runs.
   const std::optional<ExitStatus>& exit_status() const { return exit_status_; }
-  // The worker has exited and so has everything it started in its group. Sees grandchildren only
-  // while this process is their reaper (ChildSubreaper).
+  // True if the worker and all processes that it started in its group have exited. It sees the
+  // latter only while a ChildSubreaper lives.
   bool is_group_gone() const { return group_gone_; }
 
   Descriptor take_standard_output() { return std::move(standard_output_); }
   Descriptor take_standard_error() { return std::move(standard_error_); }
 
-  // Both do nothing once there is nobody left to signal.
+  // Both do nothing if the process, or the whole group, has exited.
   void signal_process(int signal) const;
   void signal_group(int signal) const;
 
-  // Takes note of who has exited; does not block.
+  // Notes whether the worker and its group have exited; does not block.
   void reap();
 
  private:
@@ -76,9 +76,9 @@ class WorkerProcess {
   Descriptor standard_error_;
 };
 
-// While it lives, orphaned descendants become children of this process. That makes it possible to
-// wait for what a worker left behind, and to signal its group without the risk that the id belongs
-// to somebody else by now.
+// While it lives, orphaned descendants become children of this process. So this process can wait
+// for processes that a worker left behind, and can signal the worker's group without the risk that
+// its id belongs to another group by now.
 class ChildSubreaper {
  public:
   ChildSubreaper();

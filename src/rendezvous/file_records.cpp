@@ -13,7 +13,7 @@ namespace weft::rendezvous {
 namespace {
 
 constexpr size_t kMagic = 8;
-constexpr size_t kSizes = 8;  // of key and value, before them
+constexpr size_t kSizes = 8;  // two numbers before key and value: their sizes
 constexpr size_t kChecksum = 4;
 
 void append_u32(Bytes& bytes, uint32_t number) {
@@ -70,8 +70,8 @@ void FileRecords::take(std::span<const uint8_t> bytes) {
   rest_.erase(rest_.begin(), rest_.begin() + static_cast<ptrdiff_t>(taken));
 }
 
-// A byte that cannot belong to the header is refused as soon as it is there: nobody waits for a
-// file of another kind to grow.
+// Refuses a byte that cannot belong to the header at once, so that no member waits for a file of
+// another kind to grow.
 size_t FileRecords::take_header(std::span<const uint8_t> bytes) {
   const std::string& wanted = header();
   for (size_t i = 0; i < std::min(bytes.size(), kMagic); ++i) {

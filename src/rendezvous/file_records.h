@@ -27,8 +27,8 @@ class FileRecords {
   /// The record that gives `value` to `key`; an empty value removes the key.
   static Bytes encode(const std::string& key, const Bytes& value);
 
-  /// The next bytes of the file, in pieces of any size. Throws kInvalidArgument for bytes that
-  /// nobody who knows the format has written; the text says which, without the file's name.
+  /// Takes the next bytes of the file, any number at a time. Throws kInvalidArgument for bytes that
+  /// do not have the format; the text says which, without the file's name.
   void take(std::span<const uint8_t> bytes);
 
   std::optional<Bytes> find(const std::string& key) const;
@@ -43,7 +43,7 @@ class FileRecords {
 
   std::map<std::string, Bytes> values_;
   Bytes rest_;
-  uint64_t offset_ = 0;  // in the file, of the first byte that is not taken
+  uint64_t offset_ = 0;  // where in the file the first byte is that is not taken
   bool past_header_ = false;
 };
 

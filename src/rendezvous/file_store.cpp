@@ -19,7 +19,8 @@ namespace weft::rendezvous {
 
 namespace {
 
-// A wrong path stays wrong; a problem of the disk may pass.
+// kInvalidArgument for a problem of the path, which stays; kUnavailable for one of the disk, which
+// may pass.
 ErrorCode code_of(int reason) {
   switch (reason) {
     case EACCES:
@@ -64,7 +65,7 @@ const char* advice_for(int reason) {
 
 }  // namespace
 
-// One lock, waited for until the deadline and held for a scope.
+// Takes a lock, waiting until the deadline, and holds it for a scope.
 class FileStore::Held {
  public:
   Held(FileStore& store, Lock lock, Mode mode, base::Time deadline) : store_(store), lock_(lock) {
@@ -97,10 +98,11 @@ FileStore::FileStore(std::string path, base::Time deadline)
   }
 }
 
-// Not blocking: a path that leads to a pipe or a device is to be refused, not waited for.
+// O_NONBLOCK: a path that leads to a pipe or a device must be refused, and open() would wait for
+// it.
 transport::PrivateDescriptor FileStore::open_file() const {
   constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-  // For this user alone: the records contain what lets a stranger into the group.
+  // Readable by this user alone: the records contain the secret token of the group.
   transport::PrivateDescriptor file(::open(path_.c_str(), kFlags, 0600));
   if (!file) fail("open", errno);
   struct stat found = {};
@@ -128,7 +130,7 @@ void FileStore::become_present(base::Time deadline) {
   }
 }
 
-// The header is read first: the path may name a file of the user's by mistake.
+// Checks the header first: the path may by mistake name another file of the user.
 void FileStore::drop_records_of_others() {
   std::array<uint8_t, 16> first;
   const ssize_t size = ::pread(file_.get(), first.data(), FileRecords::header().size(), 0);
@@ -187,7 +189,7 @@ void FileStore::read_on() {
     }
     position_ += static_cast<size_t>(size);
   }
-  // A member that appends holds the lock until the record is whole.
+  // A member that appends holds the lock until the record is whole, so a part of one is an error.
   if (records_.unfinished() > 0) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("is damaged: it ends with {} bytes of an unfinished record; remove it or "
@@ -205,7 +207,7 @@ void FileStore::write_at_end(const void* bytes, size_t size) {
     if (now < 0 && errno == EINTR) continue;
     if (now <= 0) {
       const int reason = now < 0 ? errno : ENOSPC;
-      // The other members shall not find half a record.
+      // The other members must not find half a record.
       if (::ftruncate(file_.get(), static_cast<off_t>(position_)) != 0) fail("write", errno);
       fail("write", reason);
     }
@@ -215,8 +217,8 @@ void FileStore::write_at_end(const void* bytes, size_t size) {
   position_ += size;
 }
 
-// Locks of the open file, not of the process: several members may live in one process, and a close
-// elsewhere in the process does not release them.
+// These locks belong to the open file and not to the process. So several members may live in one
+// process, and closing the file elsewhere in the process does not release them.
 bool FileStore::try_lock(Lock lock, Mode mode) {
   struct flock wanted = {};
   wanted.l_type = mode == Mode::kExclusive ? F_WRLCK : F_RDLCK;

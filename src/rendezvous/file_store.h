@@ -1,8 +1,8 @@
 // A file in which the members of a group meet: file:///path.
 //
-// Members append records under a lock and read what others appended. Two byte-range locks of the
-// kernel, on the file itself, keep order: one is held for the moment of reading or appending, the
-// other for as long as a member is present. Both end with the process that holds them.
+// Members append records and read the records of the others. There are two byte-range locks of the
+// kernel on the file itself: a member holds one while it reads or appends, and the other for as
+// long as it is present. Both end with the process that holds them.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -19,8 +19,8 @@ namespace weft::rendezvous {
 
 class FileStore final : public Store {
  public:
-  /// Creates the file if there is none, and is present there until destroyed. A member that finds
-  /// nobody else present drops the records: they are of members that are gone.
+  /// Creates the file if there is none, and is present there until this object is destroyed. If no
+  /// other member is present, drops the records: they are those of members that are gone.
   ///
   /// Throws kInvalidArgument at once for a path that cannot be a rendezvous file (a folder, a
   /// missing folder, no permission, a file of another kind), kUnavailable for a disk that is full.

@@ -1,4 +1,4 @@
-// The members of a group, as they met.
+// The members of a group.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -18,7 +18,7 @@ struct Member {
 };
 
 struct Group {
-  uint64_t token = 0;  // proves that a peer was at the same rendezvous
+  uint64_t token = 0;  // a secret; a peer that knows it was at the same rendezvous
   int self = 0;        // index into members; members[i].info.id == i
   std::vector<Member> members;
 };
@@ -29,7 +29,7 @@ void check_name(const std::string& name);
 /// Throws kInvalidArgument if two members have the same name.
 void check_names_unique(const Group& group);
 
-/// A number nobody else has and nobody can guess.
+/// A random number that nobody can guess.
 uint64_t random_id();
 
 }  // namespace weft::rendezvous

@@ -13,12 +13,12 @@ namespace weft::rendezvous {
 
 namespace {
 
-// How long a member that gives up still looks who is missing.
+// A member that gives up looks for so long which members are missing.
 constexpr auto kLastLook = std::chrono::milliseconds(100);
 constexpr int kRanksInText = 32;
 
-// A store at a port answers some ten thousand questions per second. Members that wait ask it
-// twenty times per second, all together for so many ranks.
+// A TcpStore answers about ten thousand questions per second. Members that wait ask it twenty times
+// per second; all members together ask for so many ranks each time.
 constexpr int kLooksOfAllMembers = 1024;
 
 std::string record_key(int meeting, int rank) { return fmt::format("weft/{}/{}", meeting, rank); }
@@ -84,8 +84,8 @@ bool GroupFormation::form() {
   }
 }
 
-// Looks for what is missing: records first, then confirmations. A round of a large group looks at
-// some of its members only, the next round at the next ones.
+// Looks for missing records, and when all are there for missing confirmations. In a large group one
+// round looks at some of the members only, the next round at the next ones.
 GroupFormation::Progress GroupFormation::look_round() {
   Progress progress = Progress::kNone;
   int looks = std::max(1, kLooksOfAllMembers / invitation_.world_size);
@@ -107,7 +107,7 @@ GroupFormation::Progress GroupFormation::look_for_confirmation(int rank) {
     ++confirmed_;
     return Progress::kSome;
   }
-  // The record may be that of a member that is gone, and its successor may have come.
+  // The record may be that of a member that is gone. Another process may have taken its rank.
   return look_for_record(rank);
 }
 
@@ -128,7 +128,7 @@ void GroupFormation::put(int rank, std::optional<MemberRecord> record) {
   Slot& changed = slot(rank);
   present_ += static_cast<int>(record.has_value()) - static_cast<int>(changed.record.has_value());
   changed.record = std::move(record);
-  // Confirmations were of the records before this one.
+  // The confirmations do not include this record.
   if (confirmed_ > 0) {
     for (Slot& each : slots_) each.confirmed = false;
     confirmed_ = 0;
@@ -136,7 +136,7 @@ void GroupFormation::put(int rank, std::optional<MemberRecord> record) {
   if (all_present()) confirm();
 }
 
-// Incarnations are random numbers, so their exclusive or stands for all of them.
+// The confirmation is the exclusive or of all incarnations, which are random numbers.
 void GroupFormation::confirm() {
   uint64_t all = 0;
   for (const Slot& each : slots_) all ^= each.record->incarnation;
@@ -156,7 +156,7 @@ void GroupFormation::give_up(const std::string& cause) {
   throw not_formed(invitation_, deadline_, who + cause);
 }
 
-// Ranks at which no round has looked lately may have come: they are looked for a last time.
+// Looks a last time for ranks that no round has looked for lately: they may have come.
 std::string GroupFormation::who_is_missing(base::Time until) {
   std::vector<int> missing;
   std::vector<int> silent;
@@ -193,14 +193,15 @@ bool GroupFormation::has_other_owner(base::Time until) {
   }
 }
 
-// The other members are not to wait for one that has left, nor to connect to its address.
+// Removes this member's record: the others must not wait for a member that has left, nor connect to
+// its address.
 void GroupFormation::withdraw(base::Time until) {
   try {
     if (has_other_owner(until)) return;
     store_.remove(record_key(meeting_, invitation_.rank), until);
     store_.remove(confirmation_key(meeting_, invitation_.rank), until);
   } catch (const Error&) {
-    // The store is gone, and the record with it or out of everybody's reach.
+    // The store is gone, so the other members cannot read the record either.
   }
 }
 

@@ -22,7 +22,7 @@
 
 namespace weft::rendezvous {
 
-/// kUnavailable, in one sentence; with the limit if the deadline is past.
+/// The error kUnavailable with `why`; it names the time limit if the deadline is past.
 Error not_formed(const Invitation& invitation, base::Time deadline, const std::string& why);
 
 class GroupFormation {
@@ -47,7 +47,7 @@ class GroupFormation {
   bool all_confirmed() const { return confirmed_ == invitation_.world_size; }
   Slot& slot(int rank) { return slots_[static_cast<size_t>(rank)]; }
 
-  // False when the time is up.
+  // False at the deadline.
   bool form();
   Progress look_round();
   Progress look_for_confirmation(int rank);
@@ -55,7 +55,7 @@ class GroupFormation {
   void put(int rank, std::optional<MemberRecord> record);
   void confirm();
 
-  // `cause` is empty when the time is up.
+  // `cause` is empty if the deadline has passed.
   [[noreturn]] void give_up(const std::string& cause);
   std::string who_is_missing(base::Time until);
   bool has_other_owner(base::Time until);
@@ -70,7 +70,7 @@ class GroupFormation {
   std::vector<Slot> slots_;  // by rank
   int present_ = 0;          // slots with a record
   int confirmed_ = 0;        // slots whose member has confirmed the records that are here
-  Bytes confirmation_;       // of the records that are here, once all are
+  Bytes confirmation_;       // this member's, when the records of all members are here
   int next_rank_ = 0;        // where the next round begins
 };
 

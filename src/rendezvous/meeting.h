@@ -1,4 +1,4 @@
-// How the members of a group find each other at a store.
+// Joining a group: its members find each other at a store.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -8,9 +8,9 @@
 
 namespace weft::rendezvous {
 
-/// Tells the others about `self` and waits for all of them. Throws kUnavailable naming the ranks
-/// that did not come by the invitation's timeout, which counts for everything together;
-/// kInvalidArgument for names that are not unique and for world sizes that differ.
+/// Tells the others about `self` and waits for all of them. Throws kUnavailable, naming the ranks
+/// that are missing, if that takes longer than the invitation's timeout; kInvalidArgument if names
+/// are not unique or world sizes differ.
 Group meet(const Invitation& invitation, const Member& self);
 
 }  // namespace weft::rendezvous

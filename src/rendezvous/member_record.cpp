@@ -17,7 +17,7 @@ bool is_loopback(const std::string& address) {
          address.starts_with("[::ffff:127.");
 }
 
-// Both members find the same fault, and each of them says whose it is.
+// Both members find the same mistake, and both error texts name the member that made it.
 void check_reachable(const MemberRecord& member, int rank, const MemberRecord& other,
                      int other_rank) {
   const bool one_host = member.host == other.host || member.host.empty() || other.host.empty();

@@ -1,4 +1,4 @@
-// The record by which a member tells the others about itself at the rendezvous.
+// The record that a member writes for the others at the rendezvous.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -16,17 +16,18 @@ struct MemberRecord {
   std::string name;
   std::string address;
   uint64_t incarnation = 0;
-  uint64_t token = 0;  // rank 0's is the group's
+  uint64_t token = 0;  // that of rank 0 becomes the token of the group
   int32_t world_size = 0;
   std::string host;  // host_identity() of the member; empty if unknown
 };
 
 Bytes encode_record(const MemberRecord& record);
-/// Throws kInvalidArgument for bytes that are none; `rank` is whose they were to be.
+/// Throws kInvalidArgument if the bytes are not a record; the text names `rank`, the member that
+/// wrote them.
 MemberRecord decode_record(const Bytes& bytes, int rank);
 
-/// Throws kInvalidArgument if members with these records, at these ranks, cannot be in one group:
-/// they were told different world sizes, or one listens where the other's host cannot reach it.
+/// Throws kInvalidArgument if members with these records cannot be in one group: their world sizes
+/// differ, or one of them listens on an address that the other's host cannot reach.
 void check_compatible(const MemberRecord& mine, int my_rank, const MemberRecord& other,
                       int other_rank);
 

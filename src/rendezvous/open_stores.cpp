@@ -42,7 +42,7 @@ bool is_file(const Invitation& invitation) {
 }
 
 bool hosts_store(const Invitation& invitation) {
-  // torchrun hosts the store itself and says so.
+  // torchrun hosts the store itself and sets this variable.
   const char* hosted = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   return !is_file(invitation) && invitation.rank == 0 && !(hosted && std::string(hosted) == "True");
 }
@@ -84,11 +84,11 @@ std::shared_ptr<Store> open_by_method(const Invitation& invitation, base::Time d
 }
 
 struct Place {
-  std::shared_ptr<Store> kept;  // if this process hosts it
+  std::shared_ptr<Store> kept;  // null unless this process hosts it
   int uses = 0;
 };
 
-// Leaked: the rank that hosts a store hosts it until its process ends.
+// Leaked: a process that hosts a store hosts it until it ends.
 using PlaceKey = std::pair<std::string, int>;
 base::Mutex places_mutex;
 std::map<PlaceKey, Place>& places() {
@@ -131,7 +131,7 @@ void forget_use(const Invitation& invitation) {
   if (found == places().end()) return;
   Place& place = found->second;
   --place.uses;
-  // A store that could not be used is opened anew.
+  // Open a store anew that has become unusable.
   const bool broken = place.kept && !place.kept->usable();
   if (place.uses == 0 || broken) place.kept = nullptr;
 }

@@ -1,4 +1,4 @@
-// How long to wait before looking again for a change that nobody announces.
+// Pauses between two looks for a change that nobody announces.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -21,8 +21,8 @@ namespace weft::rendezvous {
 
 namespace {
 
-// An attempt does not outlast the first repeated packet by much: another address of the host may
-// answer, and an answer to a packet that was lost comes never.
+// An attempt ends soon after TCP has sent its first packet a second time: another address of the
+// host may answer, and if a packet was lost no answer comes.
 constexpr auto kLongestAttempt = std::chrono::seconds(3);
 
 struct SocketAddress {
@@ -59,7 +59,7 @@ int milliseconds_until(base::Time deadline) {
   return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 0, 60'000));
 }
 
-// Zero, or the error of the attempt.
+// Returns zero, or the errno of the attempt.
 int try_to_connect(const SocketAddress& address, base::Time deadline) {
   const transport::PrivateDescriptor socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

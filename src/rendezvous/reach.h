@@ -10,8 +10,9 @@
 
 namespace weft::rendezvous {
 
-/// Returns as soon as a connection could be made, which it closes again. Else the reason, at the
-/// deadline: the name may not be known yet, nor the process be started. Empty: somebody listens.
+/// Tries to connect until that works or the deadline passes. Returns "" if somebody listens there,
+/// otherwise why the last attempt failed. Every failure is tried again: the host name may not be
+/// known yet, or the process not started. The connection is closed at once.
 std::string wait_for_listener(const std::string& host, uint16_t port, base::Time deadline);
 
 }  // namespace weft::rendezvous

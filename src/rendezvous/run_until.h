@@ -1,4 +1,4 @@
-// Work that cannot be told when to stop, waited for until a deadline.
+// Waits until a deadline for work that has no deadline of its own.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -13,9 +13,9 @@
 
 namespace weft::rendezvous {
 
-/// The result of `work`, which runs on a thread of its own; rethrows what it throws. Nothing if it
-/// is not done by the deadline: the thread then goes on alone, so `work` owns everything that it
-/// uses.
+/// Runs `work` on a thread of its own and returns its result; rethrows what it throws. Returns
+/// nothing if `work` is not done by the deadline. The thread then goes on, so `work` must own
+/// everything that it uses.
 template <typename Work>
 std::optional<std::invoke_result_t<Work>> run_until(base::Time deadline, Work work) {
   std::packaged_task<std::invoke_result_t<Work>()> task(std::move(work));

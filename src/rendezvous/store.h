@@ -14,20 +14,20 @@ namespace weft::rendezvous {
 
 using Bytes = std::vector<uint8_t>;
 
-/// Keys are at most 256 bytes, values 1 to 65,536 bytes. All operations end by their deadline or
-/// shortly after it; they throw kUnavailable if the place could not be used until then, and at once
-/// if waiting does not help.
+/// Keys have at most 256 bytes, values 1 to 65,536. All operations end by their deadline or shortly
+/// after it. They throw kUnavailable if the store could not be used until then, or at once if
+/// waiting does not help.
 class Store {
  public:
   virtual ~Store() = default;
 
   /// Replaces the value that the key has, if any.
   virtual void set(const std::string& key, const Bytes& value, base::Time deadline) = 0;
-  /// The value as of now; does not wait for another member to set it.
+  /// The current value; does not wait for another member to set it.
   virtual std::optional<Bytes> find(const std::string& key, base::Time deadline) = 0;
   virtual void remove(const std::string& key, base::Time deadline) = 0;
 
-  /// False after a failure that a store opened anew may not have.
+  /// False after a failure after which this object cannot be used any more. A new one may work.
   virtual bool usable() const { return true; }
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 using C10dStore = c10::intrusive_ptr<c10d::Store>;
 
-// A question that is asked shortly before the deadline still gets its answer.
+// A question that is asked shortly before the deadline has at least so much time for its answer.
 constexpr auto kLeastPatience = std::chrono::milliseconds(250);
 
 C10dStore open_c10d(const std::string& host, uint16_t port, TcpStore::Role role) {
@@ -28,22 +28,23 @@ C10dStore open_c10d(const std::string& host, uint16_t port, TcpStore::Role role)
   options.port = port;
   options.isServer = role == TcpStore::Role::kHost;
   options.waitWorkers = false;
-  // For a server that listens, as c10d cuts a limit to whole seconds and gives up after the first
-  // attempt where one second is left. The caller keeps the deadline.
+  // Not the deadline: c10d rounds its timeout down to whole seconds, and with one second it gives
+  // up after the first attempt. The server listens already, and ask() keeps the deadline.
   options.timeout = std::chrono::seconds(10);
   options.multiTenant = true;
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
-// c10d cannot be asked for the value of a key without waiting for it, but it compares and sets at
-// once. This marker is set only where it already is, which is nowhere.
+// c10d has no way to read the value of a key without waiting for it, but its compare-and-set does
+// not wait. find() asks it to replace this text by itself. No key has this value, so nothing is
+// ever set.
 const Bytes& nothing() {
   static const std::string text = "weft: no value";
   static const Bytes bytes(text.begin(), text.end());
   return bytes;
 }
 
-// The text of an error of c10d, without its stack trace.
+// The error text of c10d without its stack trace.
 std::string sentence_of(const std::exception& error) {
   const auto* from_c10 = dynamic_cast<const c10::Error*>(&error);
   const std::string text = from_c10 ? from_c10->what_without_backtrace() : error.what();
@@ -52,8 +53,8 @@ std::string sentence_of(const std::exception& error) {
 
 }  // namespace
 
-// Asks on a thread of its own: c10d waits for its server without a limit, also for one that is
-// stopped or that is no store at all.
+// Asks on another thread: c10d waits for its server without a limit, also if that is stopped or is
+// not a store at all.
 template <typename Question>
 auto TcpStore::ask(base::Time deadline, Question question) {
   std::string failure = "does not answer";
@@ -71,7 +72,7 @@ auto TcpStore::ask(base::Time deadline, Question question) {
 TcpStore::TcpStore(const std::string& host, uint16_t port, Role role, base::Time deadline)
     : place_(fmt::format("{}:{}", host, port)) {
   if (role == Role::kHost) {
-    // The server listens on all interfaces of this host. Its own client needs no name for it.
+    // The server listens on all interfaces of this host, so its own client uses 127.0.0.1.
     store_ = ask(deadline, [port] { return open_c10d("127.0.0.1", port, Role::kHost); });
   }
   const std::string reason = wait_for_listener(host, port, deadline);

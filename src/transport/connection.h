@@ -1,6 +1,6 @@
-// The interface of transports: ordered byte streams that can be waited for.
+// The interface of a transport: ordered byte streams that can be waited for.
 //
-// docs/adding_a_transport.md says what an implementation owes; tests/contract checks it.
+// docs/adding_a_transport.md says what an implementation must do; tests/contract checks it.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -23,7 +23,8 @@ struct IoResult {
   std::string why = {};  // for kClosed: "closed by peer", or the system's error text
 };
 
-/// A receive that waits looks up this often, so that its thread notices what else has happened.
+/// wait_and_receive() returns after this time at the latest, so that its thread can look for other
+/// events.
 inline constexpr auto kLongestReceive = std::chrono::milliseconds(100);
 
 /// One end of a byte stream. send() and receive() never block; one thread may send while another
@@ -37,17 +38,18 @@ class Connection {
   /// Waits for bytes, at most kLongestReceive; kWouldBlock if none came.
   virtual IoResult wait_and_receive(void* to, size_t size) = 0;
 
-  /// Both ends get kClosed from now on, after bytes that arrived before; waits on the descriptor
-  /// end.
+  /// From now on send() and receive() at both ends return kClosed; receive() first returns the
+  /// bytes that have arrived. Threads that wait for the descriptor wake up.
   virtual void close_both_ways() = 0;
-  /// The other end gets kClosed after everything sent so far; receiving goes on.
+  /// receive() at the other end returns everything sent so far and then kClosed. This end can still
+  /// receive.
   virtual void finish_sending() = 0;
 
-  /// Readable when receive() would not block, writable when send() would not: for poll and epoll.
+  /// For poll and epoll: readable when receive() would not block, writable when send() would not.
   virtual int descriptor() const = 0;
 
-  /// For a connection made by connect(), when the descriptor became writable: throws kUnavailable,
-  /// Refused if nobody listens there, unless the connection stands.
+  /// To be called on a connection made by connect() when its descriptor has become writable. Throws
+  /// Refused if nobody listens there, or kUnavailable, unless the connection is established.
   virtual void check_connected() {}
   virtual std::string remote_address() const = 0;
 };
@@ -80,8 +82,8 @@ class Transport {
   virtual ~Transport() = default;
   /// Throws kUnavailable if the address cannot be listened on.
   virtual std::unique_ptr<Listener> listen(const std::string& address) = 0;
-  /// Starts to connect; never blocks. Throws kUnavailable if that fails at once, Refused if nobody
-  /// listens there.
+  /// Begins to connect; never blocks. If that fails at once, throws Refused if nobody listens
+  /// there, otherwise kUnavailable.
   virtual std::unique_ptr<Connection> connect(const std::string& address) = 0;
 };
 

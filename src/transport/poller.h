@@ -18,7 +18,7 @@ namespace weft::transport {
 /// One event: the token given to add() and what the descriptor is ready for.
 struct PollEvent {
   uint64_t token;
-  bool readable;  // or closed, or in error: receive() tells
+  bool readable;  // also if it is closed or has an error; receive() tells which
   bool writable;
 };
 
@@ -37,11 +37,11 @@ class Poller {
   void change(int descriptor, uint32_t interest, uint64_t token);
   void remove(int descriptor);
 
-  /// Ends a wait from any thread; wakes are coalesced.
+  /// Ends a wait(); may be called by any thread. Several calls may end only one wait().
   void wake();
 
-  /// Waits until something is ready, wake() was called or `limit` passed (nothing: no limit).
-  /// For the one thread that polls.
+  /// Waits until a descriptor is ready, wake() was called or `limit` passed (nullopt: no limit).
+  /// Only one thread may call it.
   std::span<const PollEvent> wait(std::optional<base::Duration> limit);
 
  private:

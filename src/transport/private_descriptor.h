@@ -1,4 +1,4 @@
-// An open file descriptor of this process alone: its owner closes it, and so do forked children.
+// An open file descriptor that only this process uses: forked children close their copy.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

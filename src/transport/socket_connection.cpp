@@ -32,8 +32,8 @@ IoResult SocketConnection::send(const iovec* buffers, int count) {
   }
 }
 
-// Sending and receiving say MSG_DONTWAIT themselves, so the socket may be in blocking mode for the
-// one call that waits; its limit is set once.
+// The socket is in blocking mode for wait_and_receive(), whose limit is set here, once. All other
+// calls pass MSG_DONTWAIT.
 SocketConnection::SocketConnection(PrivateDescriptor socket, std::string remote)
     : socket_(std::move(socket)), remote_(std::move(remote)) {
   const timeval limit{0, std::chrono::microseconds(kLongestReceive).count()};

@@ -12,7 +12,7 @@ namespace weft::transport {
 
 class SocketConnection : public Connection {
  public:
-  /// `socket` is in blocking mode, or becomes so in check_connected().
+  /// `socket` must be in blocking mode, or check_connected() puts it into that.
   SocketConnection(PrivateDescriptor socket, std::string remote);
 
   IoResult send(const iovec* buffers, int count) override;

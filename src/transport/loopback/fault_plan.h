@@ -1,4 +1,4 @@
-// The faults that a loopback connection applies to the frames that pass through it.
+// Faults that a loopback connection applies to the frames that pass through it.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -16,11 +16,11 @@ namespace weft::transport {
 struct Fault {
   enum class Kind {
     kDeliver,
-    kDropConnection,  // before this frame: it and all later bytes are lost
+    kDropConnection,  // the connection breaks before this frame
     kTruncate,        // half of the frame arrives, then the connection breaks
     kFlip,            // one bit of the frame is inverted
     kDuplicate,       // the frame arrives twice
-    kDelay,           // the frame and those behind it arrive after `delay` of the network's clock
+    kDelay,           // the frame and those after it arrive `delay` later by the network's clock
   };
   Kind kind = Kind::kDeliver;
   base::Duration delay{0};
@@ -29,16 +29,16 @@ struct Fault {
 
 /// A frame about to be delivered.
 struct FrameInFlight {
-  std::string from;  // listener address of the sender's side, "" for the connecting end
-  std::string to;
+  std::string from;     // if the accepting end sends: the address it listens on; otherwise ""
+  std::string to;       // if the connecting end sends: the address it connected to; otherwise ""
   uint64_t connection;  // counted over the whole network
-  bool from_connector;  // else from the accepting end
-  size_t index;         // of the frame in its direction, 0 is the hello
+  bool from_connector;  // whether the connecting end sends
+  size_t index;         // of the frame in its direction; the hello has 0
   uint8_t kind;         // wire::FrameKind
 };
 
-/// Asked once a frame, under the network's lock, so equal sequences of frames give equal faults.
-/// Frames of different connections overtake each other when one is delayed.
+/// Called once for each frame, under the network's lock, so equal sequences of frames give equal
+/// faults. If a frame is delayed, frames of other connections overtake it.
 using FaultPlan = std::function<Fault(const FrameInFlight&)>;
 
 }  // namespace weft::transport

@@ -1,5 +1,5 @@
-// Each connection is a socket pair, so that it can be polled like any other; faults are applied on
-// the sending side, where frames are still whole.
+// Each connection is a socket pair, so that it can be polled like any other. Faults are applied at
+// the sending end, where frames are still whole.
 // SPDX-License-Identifier: BSD-3-Clause
 #include "transport/loopback/loopback_transport.h"
 
@@ -29,7 +29,7 @@ namespace {
 size_t frame_bytes(const std::vector<std::byte>& bytes) {
   wire::FrameHeader header;
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.flags & wire::kInPieces) return wire::kHeaderBytes;  // its content comes in others
+  if (header.flags & wire::kInPieces) return wire::kHeaderBytes;  // other frames have its content
   return wire::kHeaderBytes + header.body_bytes + header.bulk_bytes;
 }
 
@@ -118,7 +118,7 @@ class LoopbackConnection final : public SocketConnection {
 
   void dispatch(std::vector<std::byte> frame) WEFT_REQUIRES(network_->mutex) {
     route_.kind = static_cast<uint8_t>(frame[0]);
-    // Before the plan is asked: it may tell a test of this frame, and the test may move the clock.
+    // Read the clock before asking the plan: the plan may wake a test, which may advance the clock.
     const base::Time now = network_->clock->now();
     const Fault fault = network_->plan ? network_->plan(route_) : Fault{};
     ++route_.index;

@@ -1,5 +1,5 @@
-// Connections inside one process, for tests: whole groups of agents, faults on demand, a clock that
-// stands still.
+// Connections inside one process. Tests use them for groups of agents in one process, for faults,
+// and with a clock that only the test advances.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -14,7 +14,8 @@ namespace weft::transport {
 
 class LoopbackConnection;
 
-/// The medium that loopback transports share. Addresses are any text; "" listens on a fresh one.
+/// The network that loopback transports share. An address is any text; listen("") makes up a new
+/// one.
 class LoopbackNetwork : public std::enable_shared_from_this<LoopbackNetwork> {
  public:
   explicit LoopbackNetwork(
@@ -23,11 +24,11 @@ class LoopbackNetwork : public std::enable_shared_from_this<LoopbackNetwork> {
 
   std::unique_ptr<Transport> transport();
 
-  /// Frames sent from now on pass through `plan`; nothing: delivered as they are.
+  /// Frames sent from now on pass through `plan`. Without a plan they are delivered unchanged.
   void set_faults(FaultPlan plan);
-  /// Delivers what was delayed and is due.
+  /// Delivers the delayed frames whose time has come.
   void deliver_due();
-  /// Breaks every connection that stands.
+  /// Breaks every connection.
   void break_all();
 
  private:

@@ -18,7 +18,7 @@ struct TcpAddress {
   bool is_any() const;
   int port() const;
 
-  /// Throws kInvalidArgument for text that is no address or a host that cannot be resolved.
+  /// Throws kInvalidArgument if the text is not an address or the host cannot be resolved.
   static TcpAddress parse(const std::string& text);
 };
 

@@ -21,8 +21,9 @@ namespace weft::transport {
 namespace {
 
 constexpr int kBacklog = 512;
-// How many unsent bytes the system may hold. Urgent frames cannot overtake those: so many bytes
-// take 20 ms at 100 Mbit/s. Bytes on their way do not count, so fast and long ways are filled.
+// So many bytes may wait in the system before it sends them. Urgent frames cannot overtake them:
+// sending so many takes 20 ms at 100 Mbit/s. Bytes that were sent and not yet acknowledged do not
+// count, so this does not limit the throughput of fast or long paths.
 constexpr int kUnsentInSystem = 256 * 1024;
 
 void set_options(int socket) {
@@ -66,7 +67,8 @@ class TcpListener final : public Listener {
       case ENOMEM:
         return {Accepted::Status::kExhausted, nullptr, strerror(errno)};
       default:
-        // The peer left before accept() (ECONNABORTED and its kin): the next event tells of others.
+        // The peer left before it was accepted (ECONNABORTED and the like). The next event reports
+        // other connections.
         return {Accepted::Status::kNone};
     }
   }
