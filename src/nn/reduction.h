@@ -42,7 +42,7 @@ struct Reducing {
 /// Dense gradients of one type, in place where possible. A sparse one among them becomes dense.
 Reducing reduce_dense(const collective::DualChannel& dual, const ReductionOptions& options,
                       std::vector<Reduced> gradients);
-/// One sparse gradient. A dense one becomes sparse.
+/// One sparse gradient. A dense gradient is made sparse.
 Reducing reduce_sparse(collective::Channel& channel, const ReductionOptions& options,
                        Reduced gradient);
 

@@ -26,7 +26,7 @@ class Histogram {
 
  private:
   static constexpr size_t kBuckets = 168;
-  // Not fetch_add, which is slower: a race of two threads may lose a sample, and that is
+  // Not fetch_add, which is slower. A race of two threads may lose a sample; that is
   // acceptable.
   static void add(std::atomic<uint64_t>& counter, uint64_t n) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);

@@ -79,6 +79,7 @@ class OptimizerDriver {
   void ask_first(const StepOrder& order, const TimeLimit& time) WEFT_REQUIRES(stepping_);
   void begin(const StepOrder& order) WEFT_REQUIRES(stepping_);
   std::optional<Error> note(const StepOrder& order, std::vector<OwnerOutcome> outcomes);
+  // These three templates are defined in optim/ask_owners.h.
   template <auto Method, typename Arguments>
   auto ask_owners(const TimeLimit& time, const Arguments& arguments) const;
   template <auto Method, typename... Args>

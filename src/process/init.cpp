@@ -1,4 +1,4 @@
-// The process's default agent.
+// init_rpc(), shutdown() and the free barrier(): the process's default agent.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <pthread.h>
 

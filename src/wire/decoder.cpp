@@ -1,3 +1,4 @@
+// The class Decoder of weft/codec.h.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <fmt/format.h>
 

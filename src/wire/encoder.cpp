@@ -1,3 +1,4 @@
+// The class Encoder of weft/codec.h.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <cstdlib>

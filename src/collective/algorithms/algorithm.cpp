@@ -47,6 +47,7 @@ void copy(Tensors& to, const Tensors& from) {
   for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
 }
 
+// Every member sends all its tensors to every other member and reduces everything itself.
 class ReduceByAll final : public Algorithm {
  public:
   ReduceByAll(Place place, Tensors tensors, const Folding& folding)
@@ -69,6 +70,7 @@ class ReduceByAll final : public Algorithm {
   std::vector<Tensors> result_;
 };
 
+// Phase 0 is a reduce-scatter: each member reduces one share. Phase 1 is an all-gather of shares.
 class ReduceByShares final : public Algorithm {
  public:
   ReduceByShares(Place place, Tensors tensors, const Folding& folding)

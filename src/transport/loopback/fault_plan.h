@@ -12,7 +12,7 @@
 
 namespace weft::transport {
 
-/// The fate of one frame.
+/// A fault that one frame meets.
 struct Fault {
   enum class Kind {
     kDeliver,

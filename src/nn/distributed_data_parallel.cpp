@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "weft/nn/distributed_data_parallel.h"
+
 #include <cxxabi.h>
 
 #include <utility>
 
 #include "nn/reducer.h"
 #include "rpc/functions/describe_exception.h"
-#include "weft/nn/distributed_data_parallel.h"
 
 namespace weft::nn {
 
