@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "collective/dual_channel.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "collective/dual_channel.h"
 
 namespace weft::collective {
 

@@ -99,7 +99,7 @@ class LoopbackConnection final : public SocketConnection {
     bool breaks_after = false;
   };
 
-  IoResult send_through_plan(const iovec* buffers, int count) {
+  IoResult send_through_plan(const iovec* buffers, int count) WEFT_REQUIRES(network_->mutex) {
     size_t total = 0;
     for (int i = 0; i < count; ++i) {
       const auto* data = static_cast<const std::byte*>(buffers[i].iov_base);
