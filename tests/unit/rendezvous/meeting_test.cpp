@@ -233,7 +233,7 @@ TEST(Meeting, APortThatIsTakenIsReportedAtOnceInOneLine) {
       failure_of({"tcp://127.0.0.1:" + std::to_string(taken.number()), 0, 2, 60s});
 
   EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
-  EXPECT_THAT(failure.text, HasSubstr("Address already in use"));
+  EXPECT_THAT(failure.text, HasSubstr("ddress already in use"));  // either way, by libtorch
   EXPECT_THAT(failure.text, Not(HasSubstr("\n")));
   EXPECT_LT(failure.after, 30s);
 }
