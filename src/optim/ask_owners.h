@@ -20,10 +20,9 @@
 
 #include "optim/optimizer_driver.h"
 #include "rpc/functions/describe_exception.h"
+#include "rpc/resend.h"
 
 namespace weft::optim {
-
-inline constexpr int kMostSendings = 3;
 
 // Runs `make`. An exception it throws becomes kInvalidArgument: it is about what the program gave.
 template <typename F>
@@ -145,7 +144,7 @@ auto OptimizerDriver::ask_owners(const TimeLimit& time, const Arguments& argumen
     bool may_have_run = false;
     for (int sent = 1; answers[i].error; ++sent) {
       may_have_run |= answers[i].error->may_have_run();
-      if (sent == kMostSendings || !may_ask_again(*answers[i].error)) {
+      if (sent == rpc::kMostAttempts || !may_ask_again(*answers[i].error)) {
         // The owner may have applied it in any of the attempts.
         if (may_have_run) answers[i].error = answers[i].error->after_sending();
         break;

@@ -3,10 +3,6 @@
 
 namespace weft::rpc {
 
-namespace {
-constexpr int kMostAttempts = 10;
-}
-
 void Resending::on_failed(AgentCore& agent, int rank, const Error& error, Again again,
                           GiveUp give_up) const {
   if (!Liveness::leaves_open_whether_alive(error)) return give_up(error);

@@ -24,6 +24,9 @@
 
 namespace weft::rpc {
 
+/// The attempts after which a message is given up although its member lives.
+inline constexpr int kMostAttempts = 10;
+
 /// Counts the failed attempts to send one message and decides whether there is another one.
 class Resending {
  public:

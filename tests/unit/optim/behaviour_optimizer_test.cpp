@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <cmath>
+#include <memory>
 #include <thread>
 
 #include <torch/types.h>
@@ -167,10 +168,10 @@ TEST_F(Behaviour38_Optimizer, AScalingWhoseReplyIsLostIsDoneOnce) {
   optim::DistributedOptimizer<SGD> optimizer(group[0], references(), SGDOptions(0.1));
   Context context(group[0]);
   pass(context, 1);
-  std::atomic<int> replies{0};
-  group.network().set_faults([&replies](const transport::FrameInFlight& frame) {
+  const auto replies = std::make_shared<std::atomic<int>>(0);
+  group.network().set_faults([replies](const transport::FrameInFlight& frame) {
     const bool reply = frame.kind == static_cast<uint8_t>(wire::FrameKind::kReply);
-    const bool lost = reply && !frame.from_connector && replies.fetch_add(1) % 4 == 3;
+    const bool lost = reply && !frame.from_connector && replies->fetch_add(1) % 4 == 3;
     return transport::Fault{
         lost ? transport::Fault::Kind::kDropConnection : transport::Fault::Kind::kDeliver, {}, 0};
   });

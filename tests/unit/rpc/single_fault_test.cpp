@@ -58,8 +58,8 @@ bool works_again(Agent& agent) {
 }
 
 void run(const Trial& trial) {
-  test::LoopbackGroup group({"a", "b"}, quick_options());
   std::atomic<bool> done{false};  // the connection that replaces a broken one counts anew
+  test::LoopbackGroup group({"a", "b"}, quick_options());
   group.network().set_faults([&trial, &done](const FrameInFlight& frame) {
     const bool hit = frame.index == trial.index && frame.from_connector == trial.from_connector &&
                      !done.exchange(true);

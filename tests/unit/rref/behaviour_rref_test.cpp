@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <semaphore>
 #include <thread>
 
@@ -232,9 +233,9 @@ using Behaviour26_LostControlMessages = BehaviourOfRRefs;
 
 TEST_F(Behaviour26_LostControlMessages, ConnectionsThatBreakChangeNothing) {
   // Every third control message is the last of its connection.
-  std::atomic<int> seen{0};
-  group.network().set_faults([&seen](const transport::FrameInFlight& frame) {
-    const bool control = frame.kind == 2 && ++seen % 7 == 0;
+  const auto seen = std::make_shared<std::atomic<int>>(0);
+  group.network().set_faults([seen](const transport::FrameInFlight& frame) {
+    const bool control = frame.kind == 2 && ++*seen % 7 == 0;
     return control ? transport::Fault{transport::Fault::Kind::kDropConnection} : transport::Fault{};
   });
   for (int64_t round = 0; round < 30; ++round) {

@@ -56,10 +56,10 @@ class KeeperTest : public testing::Test {
 // Rule 3: c, who returns its only reference to an object of b, holds it until a has registered,
 // however long the way from a to b takes.
 TEST_F(KeeperTest, TheSenderOfAReplyHoldsUntilItsReceiverHasRegistered) {
-  test::LoopbackGroup group({"a", "b", "c"});
-  group[0].sync<seven>("b");  // connected
   std::atomic<bool> slow{true};
   std::atomic<uint64_t> to_b{0};
+  test::LoopbackGroup group({"a", "b", "c"});
+  group[0].sync<seven>("b");  // connected
   group.network().set_faults([&](const transport::FrameInFlight& frame) {
     if (slow && frame.from_connector && frame.kind == 2 && frame.connection == to_b) {
       return transport::Fault{transport::Fault::Kind::kDelay, 200ms};
