@@ -303,6 +303,19 @@ void Contexts::on_stopping() {
   for (const auto& [id, state] : ended) state->abort(runtime_->name() + " was shut down");
 }
 
+void Contexts::on_member_gone(const WorkerInfo& member, const Error& why) {
+  size_t ended = 0;
+  for (const auto& state : all()) {
+    if (state->creator() != member.id) continue;
+    give_up(state->id(), "its creator is gone: " + why.message());
+    ++ended;
+  }
+  if (ended == 0) return;
+  base::log(LogLevel::kInfo, runtime_->name(),
+            fmt::format("{} autograd contexts end with {}, which made them: {}", ended, member.name,
+                        why.message()));
+}
+
 void Contexts::describe(DebugInfo& info) {
   const Census counted = census();
   info.counters["autograd.contexts"] = counted.contexts;
@@ -358,12 +371,7 @@ void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,
   }
   if (const auto error = answer.error()) {
     if (error->code() != ErrorCode::kPeerLost) return;  // asked again at the next time
-    for (const int64_t id : ids) give_up(id, "its creator is gone: " + error->message());
-    base::log(LogLevel::kInfo, runtime_->name(),
-              fmt::format("{} autograd contexts end with {}, which made them: {}", ids.size(),
-                          runtime_->group.members[static_cast<size_t>(rank)].info.name,
-                          error->message()));
-    return;
+    return on_member_gone(runtime_->group.members[static_cast<size_t>(rank)].info, *error);
   }
   const std::vector<uint8_t> statuses = answer.wait();
   for (size_t i = 0; i < ids.size(); ++i) {

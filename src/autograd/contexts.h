@@ -65,6 +65,7 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
   rpc::Idleness idleness() override;
   std::string unfinished() override;
   void on_stopping() override;
+  void on_member_gone(const WorkerInfo& member, const Error& why) override;
   void describe(DebugInfo& info) override;
 
  private:

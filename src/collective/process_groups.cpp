@@ -286,6 +286,16 @@ rpc::Idleness ProcessGroups::idleness() {
 
 std::string ProcessGroups::unfinished() { return "operations of process groups are not finished"; }
 
+// Groups without an operation under way are left alone: their members may end in any order.
+void ProcessGroups::on_member_gone(const WorkerInfo& member, const Error& why) {
+  for (const auto& group : all()) {
+    if (group->rank_of(member.id) < 0) continue;
+    for (const auto& [id, channel] : group->channels()) {
+      if (channel->busy()) on_lost({group->id(), id}, member, why);
+    }
+  }
+}
+
 void ProcessGroups::on_stopping() {
   std::shared_ptr<rpc::Alarm> alarm;
   {

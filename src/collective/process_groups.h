@@ -51,6 +51,7 @@ class ProcessGroups final : public rpc::AgentExtension,
   rpc::Idleness idleness() override;
   std::string unfinished() override;
   void on_stopping() override;
+  void on_member_gone(const WorkerInfo& member, const Error& why) override;
 
  private:
   // A member whose chunk a channel waits for.

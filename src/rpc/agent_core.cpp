@@ -55,6 +55,9 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   for (auto& peer : peers_) by_name_.emplace(peer->info().name, peer.get());
   runtime_->agent = weak_from_this();
   extensions_ = make_agent_extensions(*this);
+  runtime_->liveness.subscribe([weak = weak_from_this()](int rank, const Error& why) {
+    if (const auto core = weak.lock()) core->on_member_gone(rank, why);
+  });
   server_ = std::make_unique<Server>(runtime_, *this);
 
   base::Crew::Limits io_limits;
@@ -86,6 +89,14 @@ void AgentCore::on_tick() {
   server_crew_->on_tick();
   for (auto& peer : peers_) peer->on_tick();
   idle_trim_->on_tick();
+}
+
+// Whoever found it out: everything that depends on the member learns of it at once.
+void AgentCore::on_member_gone(int rank, const Error& why) {
+  if (stopped()) return;
+  const WorkerInfo& member = members_[static_cast<size_t>(rank)];
+  meetings_.on_lost(member.name, why.message());
+  for (auto& extension : extensions_) extension->on_member_gone(member, why);
 }
 
 // --- calls -----------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
             std::unique_ptr<transport::Transport> transport);
   void begin(std::unique_ptr<transport::Listener> listener);
   void on_tick();
+  void on_member_gone(int rank, const Error& why);
   void stop(bool let_replies_out, base::Duration patience);
   [[noreturn]] void refuse(const Destination& to) const;
 

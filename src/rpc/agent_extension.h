@@ -14,6 +14,7 @@
 
 #include "weft/debug_info.h"
 #include "weft/detail/ref_counted.h"
+#include "weft/error.h"
 #include "weft/worker_info.h"
 
 namespace weft::rpc {
@@ -47,6 +48,12 @@ class AgentExtension {
   /// another error to refuse the call.
   virtual detail::Ref<Companion> on_note(const WorkerInfo& from, std::span<const std::byte> note,
                                          std::span<at::Tensor> tensors);
+  /// The agent has found out that `member` is gone (rpc/group/liveness.h). Comes on a thread that
+  /// may block; again if the member came back and is gone again.
+  virtual void on_member_gone(const WorkerInfo& member, const Error& why) {
+    (void)member;
+    (void)why;
+  }
   virtual void describe(DebugInfo& info) { (void)info; }
 };
 

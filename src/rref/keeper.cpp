@@ -176,6 +176,10 @@ void Keeper::on_stopping() {
   sessions_->stop();
 }
 
+void Keeper::on_member_gone(const WorkerInfo& member, const Error&) {
+  sessions_->on_owner_lost(worker_of(*runtime_, member.id));
+}
+
 void Keeper::report_leaks() {
   for (const std::string& leak : describe_leaks(census())) {
     base::log(LogLevel::kWarning, runtime_->name(), leak);

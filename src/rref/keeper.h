@@ -49,6 +49,7 @@ class Keeper final : public rpc::AgentExtension, public std::enable_shared_from_
   void on_stopping() override;
   void keep_for_receiver(const WorkerInfo& receiver,
                          const std::vector<Ref<detail::RefCounted>>& objects) override;
+  void on_member_gone(const WorkerInfo& member, const Error& why) override;
   void describe(DebugInfo& info) override;
 
  private:

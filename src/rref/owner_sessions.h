@@ -47,6 +47,8 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
   /// Ends one hold. `creation`: the call that was to make the object, if this worker made it.
   void drop(const RRefId& id, const std::optional<Future<void>>& creation);
   bool is_held(const RRefId& id) const;
+  /// The owner is gone: everything held of it is lost.
+  void on_owner_lost(Worker owner);
 
   /// Fails what waits, and says nothing more.
   void stop();
@@ -76,7 +78,6 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
                  const Future<SessionReply>& answer);
   void on_silence(Worker owner, const Error& error);
   void repeat(Worker owner);
-  void on_owner_lost(Worker owner);
   void set_alarm();
   void set_alarm_by(base::Time due);
   rpc::Alarm& alarm() WEFT_REQUIRES(mutex_);

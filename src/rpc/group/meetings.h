@@ -47,6 +47,8 @@ class Meetings {
                              Contribution contribution);
   std::vector<std::string> on_withdrawal(const Set& set, uint64_t round, const std::string& who);
 
+  /// A member is gone: meetings that wait for it end.
+  void on_lost(const std::string& who, const std::string& why);
   /// Gives up all meetings that this member leads. Waiting members learn it from their connections.
   void stop();
   size_t open_meetings() const;
@@ -57,7 +59,6 @@ class Meetings {
   Outcome meet_in_round(const Contribution& mine, const Set& set, uint64_t round, Timeout timeout);
   std::string name_missing(const Set& set, uint64_t round, int leader);
   void sweep();
-  void on_lost(const std::string& who, const std::string& why);
   template <typename F>
   void with_table(const F& change);
 

@@ -139,4 +139,19 @@ TEST_F(Behaviour35_Contexts, ContinuationsInheritThem) {
   EXPECT_TRUE(same(context.gradient(x), 2 * x * y));
 }
 
+// Nobody asks after the context meanwhile: c's next question to the creator is minutes away.
+TEST(Behaviour34_ContextsOfOthers, EndAsSoonAsAnythingFindsTheirCreatorGone) {
+  Options options;
+  options.rref_lease = std::chrono::minutes(10);
+  test::LoopbackGroup group({"a", "b", "c"}, options);
+  const Context context(group[0]);
+  group[0].sync<product>("c", leaf({3}), leaf({3}));
+  ASSERT_EQ(census(group[2]).contexts, 1u);
+
+  group[0].shutdown_now();
+
+  EXPECT_THROW(group[2].sync<product>("a", leaf({3}), leaf({3})), Error);
+  EXPECT_TRUE(eventually([&] { return census(group[2]).contexts == 0; }));
+}
+
 }  // namespace weft::behaviour_autograd
