@@ -47,7 +47,8 @@ struct Summary {
 };
 
 std::vector<uint64_t> flat(const Usage& usage) {
-  return {usage.resident_kib, usage.malloc_kib, usage.descriptors, usage.threads};
+  return {usage.resident_kib,   usage.file_kib,    usage.malloc_kib,
+          usage.malloc_has_kib, usage.descriptors, usage.threads};
 }
 
 // All loads of this worker, until stop_loads() is called; returns when all of them have ended.
@@ -120,9 +121,11 @@ std::string row(const char* name, const std::vector<uint64_t>& before,
 void print(const std::string& worker, const Summary& summary) {
   std::string text = fmt::format("{}: {} findings\n", worker, summary.findings);
   text += row("RSS KiB", summary.before, summary.after, 0);
-  text += row("malloc KiB", summary.before, summary.after, 1);
-  text += row("descriptors", summary.before, summary.after, 2);
-  text += row("threads", summary.before, summary.after, 3);
+  text += row("  of files", summary.before, summary.after, 1);
+  text += row("malloc KiB", summary.before, summary.after, 2);
+  text += row("  of arenas", summary.before, summary.after, 3);
+  text += row("descriptors", summary.before, summary.after, 4);
+  text += row("threads", summary.before, summary.after, 5);
   text +=
       fmt::format("  round trip p50 {:.0f} us, p99 {:.0f} us\n", summary.p50_us, summary.p99_us);
   for (const auto& [what, count] : summary.tally) text += fmt::format("  {:<28} {}\n", what, count);

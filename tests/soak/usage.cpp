@@ -20,13 +20,17 @@ uint64_t entries_of(const char* path) {
   return count;
 }
 
-uint64_t resident_kib() {
+// A line of /proc/self/status, such as "VmRSS".
+uint64_t status_kib(const char* name) {
   FILE* const file = std::fopen("/proc/self/status", "r");
   if (!file) return 0;
   unsigned long long kib = 0;
   char line[256];
+  const size_t length = std::strlen(name);
   while (std::fgets(line, sizeof line, file)) {
-    if (std::sscanf(line, "VmRSS: %llu kB", &kib) == 1) break;
+    if (std::strncmp(line, name, length) != 0 || line[length] != ':') continue;
+    std::sscanf(line + length + 1, "%llu", &kib);
+    break;
   }
   std::fclose(file);
   return kib;
@@ -36,7 +40,11 @@ uint64_t resident_kib() {
 
 Usage usage_now() {
   const struct mallinfo2 heap = ::mallinfo2();
-  return {resident_kib(), (heap.uordblks + heap.hblkhd) / 1024, entries_of("/proc/self/fd") - 1,
+  return {status_kib("VmRSS"),
+          status_kib("RssFile"),
+          (heap.uordblks + heap.hblkhd) / 1024,
+          (heap.arena + heap.hblkhd) / 1024,
+          entries_of("/proc/self/fd") - 1,
           entries_of("/proc/self/task")};
 }
 

@@ -43,9 +43,11 @@ class Link : public detail::RefCounted {
 
   enum class Lane : uint8_t { kNormal, kUrgent };
   /// The lane for a frame that should not wait: the urgent one while much is unsent, else the
-  /// normal one, where frames are written together.
+  /// normal one, where frames are written together. Before open() the normal one: the frame waits
+  /// for the hello with all others, and what it names is known to the peer only when it arrives.
   Lane lane_for_urgent() const {
-    return unsent_bytes() < kMuchUnsent ? Lane::kNormal : Lane::kUrgent;
+    const bool overtakes = unsent_bytes() >= kMuchUnsent && open_.load(std::memory_order_relaxed);
+    return overtakes ? Lane::kUrgent : Lane::kNormal;
   }
   /// Weft's own messages up to this size are urgent.
   static constexpr size_t kMostUrgentBytes = 16 * 1024;
@@ -141,7 +143,7 @@ class Link : public detail::RefCounted {
   LaneState normal_;
   LaneState urgent_;
   std::atomic<bool> urgent_waits_{false};  // queued there; changed under the mutex
-  bool open_ = true;
+  std::atomic<bool> open_{true};           // changed under the mutex
   bool writing_ = false;
   std::string why_broken_;
   std::atomic<bool> blocked_{false};

@@ -132,6 +132,20 @@ TEST_F(LinkTest, FramesWaitBehindTheFirstUntilItIsOpen) {
   EXPECT_EQ(arrived(), (std::vector<uint64_t>{1, 2}));
 }
 
+// A call of a lane may leave out the name of its function if an earlier one of that lane had it. So
+// a frame must not be told that it is urgent and then wait in the normal lane.
+TEST_F(LinkTest, NothingIsUrgentBeforeItIsOpen) {
+  Encoder much;
+  much.tensor(at::arange(1 << 20));
+  here_->queue_first(ping(1), Encoder());
+  here_->queue(ping(2), {}, much);
+  EXPECT_EQ(here_->lane_for_urgent(), Link::Lane::kNormal);
+
+  here_->open();
+
+  EXPECT_EQ(here_->lane_for_urgent(), Link::Lane::kUrgent);
+}
+
 TEST_F(LinkTest, OpenedBeforeItsFirstFrameIsWrittenKeepsTheOrder) {
   Encoder hello;
   here_->queue_first({FrameKind::kHello, 0, 0, 0, wire::kHelloMagic}, hello);

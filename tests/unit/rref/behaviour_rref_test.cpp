@@ -392,6 +392,23 @@ TEST_F(Behaviour31_CallsThroughReferences, SeeWhyAnAsynchronousCreationThrew) {
   EXPECT_THAT(share, Throws<Error>(Property(&Error::what, HasSubstr("no future today"))));
 }
 
+Future<int64_t> fails_late() {
+  gate->acquire();
+  throw std::out_of_range("no future tonight");
+}
+
+// The owner has the use before the creator knows that there is nothing to use.
+TEST_F(Behaviour31_CallsThroughReferences, ThatWaitForAnObjectSeeWhyItsCreationThrew) {
+  std::counting_semaphore<> closed(0);
+  gate = &closed;
+  const auto never = remote<fails_late>(group[0], "b");
+  const auto use = group[0].async<use_number>({"b", 20s}, never);
+  closed.release();
+
+  EXPECT_THAT([&] { use.wait(); },
+              Throws<Error>(Property(&Error::what, HasSubstr("no future tonight"))));
+}
+
 TEST_F(Behaviour31_CallsThroughReferences, WithATimeLimitOutliveTheReferenceTheyWereMadeFrom) {
   const auto limited = remote<Counted>(group[0], "b", int64_t{5}).within(60s);
 
