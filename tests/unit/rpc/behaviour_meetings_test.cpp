@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <functional>
+#include <future>
+#include <memory>
 #include <thread>
 
 #include <ATen/ops/add.h>
@@ -13,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "rpc/agent_core.h"
 #include "rpc/reserved_functions.h"
 #include "support/loopback_group.h"
 #include "wire/frame.h"
@@ -292,6 +295,41 @@ TEST_F(Behaviour32_AllGather, TimeoutOfZeroWaits) {
   came = true;
   group[1].barrier({"a", "b"}, 0s);
   waits.join();
+}
+
+// Whether another thread can take the lock of the meetings now.
+bool meetings_are_unlocked(const std::shared_ptr<rpc::AgentCore>& leader) {
+  auto looked = std::make_shared<std::promise<void>>();
+  const std::future<void> done = looked->get_future();
+  std::thread([leader, looked] {
+    (void)leader->meetings().open_meetings();
+    looked->set_value();
+  }).detach();
+  return done.wait_for(10s) == std::future_status::ready;
+}
+
+// The network asks for faults on the thread that writes a frame.
+TEST(Meetings, AreNotLockedWhileTheirRepliesAreWritten) {
+  std::atomic<int> replies{0}, locked{0};
+  test::LoopbackGroup group({"a", "b", "c"});
+  const auto leader = detail::AgentAccess::core(group[0])->shared_from_this();
+  group.network().set_faults([&](const transport::FrameInFlight& frame) {
+    if (!frame.from_connector && frame.kind == static_cast<uint8_t>(wire::FrameKind::kReply)) {
+      ++replies;
+      if (locked == 0 && !meetings_are_unlocked(leader)) ++locked;
+    }
+    return transport::Fault{};
+  });
+
+  std::thread second([&] { group[1].barrier(); });
+  std::thread third([&] { group[2].barrier(); });
+  group[0].barrier();
+  second.join();
+  third.join();
+
+  EXPECT_GE(replies, 3);
+  EXPECT_EQ(locked, 0);
+  group.shut_down();
 }
 
 }  // namespace weft::behaviour_meetings

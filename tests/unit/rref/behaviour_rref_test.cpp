@@ -411,6 +411,12 @@ TEST_F(Behaviour31_CallsThroughReferences, ThatWaitForAnObjectSeeWhyItsCreationT
 
 TEST_F(Behaviour31_CallsThroughReferences, WithATimeLimitOutliveTheReferenceTheyWereMadeFrom) {
   const auto limited = remote<Counted>(group[0], "b", int64_t{5}).within(60s);
+  {
+    const auto other = remote<Counted>(group[0], "b", int64_t{0});
+    ASSERT_TRUE(eventually([&] { return count(1, "rrefs.owned") == 2; }));
+  }
+  // What a has dropped before is gone before the other one is.
+  ASSERT_TRUE(eventually([&] { return count(1, "rrefs.owned") == 1; }));
 
   EXPECT_EQ(limited.rpc_sync<&Counted::add>(1), 6);
 }
