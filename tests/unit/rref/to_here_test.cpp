@@ -49,6 +49,8 @@ struct Codec<to_here_test::Slow> {
 namespace to_here_test {
 
 TEST(ToHere, ASecondAttemptHasTheTimeThatTheFirstOneLeft) {
+  let_go = false;
+  time_left.clear();
   test::LoopbackGroup group({"a", "b"});
   const RRef<Slow> slow = remote<make_slow>(group[0], "b");
   ASSERT_TRUE(eventually([&] { return slow.confirmed_by_owner(); }));
