@@ -15,12 +15,12 @@ compile = cmake --build build/$(1) --parallel $(JOBS)
 check = ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint bench asan tsan fuzz model soak install format clean
+.PHONY: help build run test lint programs bench asan tsan fuzz model soak install format clean
 
 help: ## this list
 	@sed -nE 's/^([a-z ]+):.*## (.*)/make \1\n      \2/p' $(firstword $(MAKEFILE_LIST))
 
-build: ## everything, into build/release
+build: ## everything but benchmarks and the soak, into build/release
 	@scripts/bootstrap
 	$(call configure,release)
 	$(call compile,release)
@@ -39,6 +39,11 @@ lint: ## formatting; the library by clang: lock annotations, each file and publi
 	git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run --Werror
 	$(call configure,clang)
 	$(call compile,clang)
+
+programs: ## benchmarks and the soak, which the suite does not need, into build/release
+	@scripts/bootstrap
+	$(call configure,release)
+	$(call compile,release) --target benchmarks weft_soak
 
 bench: ## measure against the raw limits; writes a table and JSON
 	@scripts/bootstrap build bench
