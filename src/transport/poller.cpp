@@ -82,7 +82,8 @@ Readiness wait_for_descriptor(int descriptor, WaitFor what, std::optional<base::
   }
   if (ppoll(&polled, 1, limit ? &at_most : nullptr, nullptr) <= 0) return {};
   const bool over = polled.revents & (POLLHUP | POLLERR | POLLNVAL);
-  return {over || polled.revents & (POLLIN | POLLRDHUP), over || polled.revents & POLLOUT};
+  const bool hung_up = over || polled.revents & POLLRDHUP;
+  return {hung_up || polled.revents & POLLIN, over || polled.revents & POLLOUT, hung_up};
 }
 
 }  // namespace weft::transport

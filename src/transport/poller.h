@@ -58,6 +58,7 @@ class Poller {
 struct Readiness {
   bool readable = false;
   bool writable = false;
+  bool hung_up = false;  // the other side sends nothing more; what it has sent may be unread
 };
 enum class WaitFor { kReadable, kReadableOrWritable };
 Readiness wait_for_descriptor(int descriptor, WaitFor what, std::optional<base::Duration> limit);

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,7 +24,9 @@ using transport::Poller;
 constexpr auto kConnectTimeout = std::chrono::seconds(5);
 constexpr size_t kSentAtOnce = 8;  // calls unanswered below which each is sent at once
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
-constexpr int kPatienceWithLoop = 1000;
+// For the outcome of another thread's write, which does not block.
+constexpr int kYields = 1000;
+constexpr auto kLongestWrite = std::chrono::seconds(1);
 
 uint64_t remaining_us(base::Time deadline, base::Time now) {
   if (deadline == base::Time::max()) return 0;
@@ -108,11 +111,18 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
 }
 
 // The first call after a pause: if the loop is writing it, the link has just become readable or
-// writable, perhaps by breaking. It is worth a moment to see the outcome of that write.
+// writable, perhaps by breaking. It is worth a moment to see the outcome of that write, which takes
+// long only if the writing thread has no CPU.
 void Peer::wait_for_other_writer(Call& call, const Link& link) {
-  for (int i = 0; i < kPatienceWithLoop; ++i) {
-    if (link.has_sent(Access::ends_at(call)) || link.blocked() || link.broken()) return;
-    sched_yield();
+  const auto limit = std::chrono::steady_clock::now() + kLongestWrite;
+  for (int i = 0; !link.has_sent(Access::ends_at(call)) && !link.blocked() && !link.broken(); ++i) {
+    if (i < kYields) {
+      sched_yield();
+    } else if (std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    } else {
+      return;
+    }
   }
 }
 
@@ -130,7 +140,8 @@ bool Peer::settle_if_sent(Call& call, const Link& link) {
 
 bool Peer::should_defer(const CallLimits& limits) const {
   // The loop is handing out replies; it sends the next calls of the answered callers together.
-  if (loop_receiving_) return true;
+  // Unless there are no others: then the loop may just as well be finding out that the link broke.
+  if (loop_receiving_) return calls_.size() > 1;
   if (link_->unsent_bytes() >= kEnoughToSend || link_->blocked()) return false;
   // While there are CPUs enough, each caller had better send for itself.
   if (receiver() == Receiver::kPollingCaller && is_crowded()) return true;
@@ -195,24 +206,25 @@ bool Peer::wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes) {
   return state_ != State::kClosed;
 }
 
-// A link that nobody receives on may have been closed unnoticed; a call sent there would be lost.
+// A link may have been closed unnoticed; a call sent there would be lost.
 void Peer::notice_dead_link(Lock& lock) {
-  // The loop may be about to find out.
-  for (int i = 0; loop_receiving_ && i < kPatienceWithLoop; ++i) {
-    lock.unlock();
-    sched_yield();
-    lock.lock();
-  }
-  if (state_ != State::kConnected || caller_receives() || loop_receiving_) return;
-  const transport::Readiness ready = transport::wait_for_descriptor(
-      link_->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
-  if (!ready.readable) return;
-  set_receiver(Receiver::kSleepingCaller);
   const detail::Ref<Link> link = link_;
+  const transport::Readiness ready = transport::wait_for_descriptor(
+      link->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
+  if (!ready.readable) return;
+  if (!caller_receives() && !loop_receiving_) {
+    set_receiver(Receiver::kSleepingCaller);
+    lock.unlock();
+    receive_once(link);
+    lock.lock();
+    pass_on_receiving(link);
+  }
+  // The thread that receives may find out too late: it may be decoding a reply, or have no CPU.
+  // With no call unanswered, nothing that it may still read matters.
+  if (!ready.hung_up || !calls_.empty() || link_.get() != link.get()) return;
   lock.unlock();
-  receive_once(link);
+  on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, "the peer has closed the connection"));
   lock.lock();
-  pass_on_receiving(link);
 }
 
 void Peer::connect() {
