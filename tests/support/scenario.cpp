@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -19,6 +20,7 @@
 #include <thread>
 
 #include "support/process_part.h"
+#include "support/sanitizers.h"
 
 namespace weft::test {
 
@@ -46,6 +48,32 @@ int run_scenario(const std::string& name) {
 const RegisterProcessPart scenario_part("WEFT_TEST_SCENARIO", [](int, char**) {
   return run_scenario(std::getenv("WEFT_TEST_SCENARIO"));
 });
+
+size_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+const size_t threads_before_main = threads_of_this_process();
+
+// A worker that is forked but not executed anew starts a second sooner, for libtorch is loaded. A
+// process that has started threads cannot have such workers, nor one whose libraries have read
+// another number of threads from the environment, nor one under a sanitizer.
+bool may_go_on_without_exec(const Workers::Environment& environment) {
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  return kSlowness == 1 && threads && environment.at("OMP_NUM_THREADS") == threads &&
+         threads_of_this_process() <= threads_before_main;
+}
+
+// What exec would do, but for the descriptors that the worker is given.
+void close_descriptors_as_exec_does() {
+  std::vector<int> to_close;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::atoi(each.path().filename().c_str());
+    const int flags = fcntl(descriptor, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC)) to_close.push_back(descriptor);
+  }
+  for (const int each : to_close) close(each);
+}
 
 }  // namespace
 
@@ -132,7 +160,9 @@ Workers::Workers(const std::string& scenario, int world_size, const Environment&
     all["WORLD_SIZE"] = std::to_string(world_size);
     all.try_emplace("WEFT_RENDEZVOUS", "file://" + directory_.path() + "/store");
     all.try_emplace("OMP_NUM_THREADS", "1");
+    const bool without_exec = may_go_on_without_exec(all);
     const pid_t parent = getpid();
+    std::fflush(nullptr);  // or the worker prints it once more
     process->pid = fork();
     if (process->pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -143,6 +173,10 @@ Workers::Workers(const std::string& scenario, int world_size, const Environment&
       dup2(release[0], kReleaseDescriptor);
       dup2(tell[1], kTellDescriptor);
       for (const auto& [name, value] : all) setenv(name.c_str(), value.c_str(), 1);
+      if (without_exec) {
+        close_descriptors_as_exec_does();
+        std::exit(run_scenario(scenario));
+      }
       execl("/proc/self/exe", "weft_test_worker", nullptr);
       _exit(127);
     }
