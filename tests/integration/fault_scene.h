@@ -15,6 +15,7 @@
 
 #include "support/sanitizers.h"
 #include "support/scenario.h"
+#include "support/stalls.h"
 #include "weft/rpc.h"
 
 namespace weft::test {
@@ -40,10 +41,17 @@ bool scene_succeeds(Workers& workers);
 struct Ending {
   std::optional<Error> error;  // nothing: it returned
   std::chrono::nanoseconds took{};
+  std::chrono::nanoseconds stalled{};  // of that time, the machine stood still
+
+  /// A bound holds for the time that the machine gave, and is that of a plain build.
+  bool took_at_most(std::chrono::nanoseconds bound) const {
+    return took - stalled <= bound * kSlowness;
+  }
 };
 
 template <typename Call>
 Ending ending_of(const Call& call) {
+  watch_stalls();
   const auto start = std::chrono::steady_clock::now();
   Ending ending;
   try {
@@ -51,7 +59,9 @@ Ending ending_of(const Call& call) {
   } catch (const Error& error) {
     ending.error = error;
   }
-  ending.took = std::chrono::steady_clock::now() - start;
+  const auto end = std::chrono::steady_clock::now();
+  ending.took = end - start;
+  ending.stalled = stalled_between(start, end);
   return ending;
 }
 
