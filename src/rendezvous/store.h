@@ -21,7 +21,7 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  /// Replaces the value that the key has, if any.
+  /// Replaces the value that the key has, if any. When it returns, others find the new one.
   virtual void set(const std::string& key, const Bytes& value, base::Time deadline) = 0;
   /// The current value; does not wait for another member to set it.
   virtual std::optional<Bytes> find(const std::string& key, base::Time deadline) = 0;

@@ -90,9 +90,11 @@ TcpStore::TcpStore(const std::string& host, uint16_t port, Role role, base::Time
 }
 
 void TcpStore::set(const std::string& key, const Bytes& value, base::Time deadline) {
+  // c10d's set() has no answer: the value may be on its way when it returns. The server takes what
+  // comes over one connection in order, so the answer to a question after it says that it is there.
   ask(deadline, [store = store_, key, value] {
     store->set(key, value);
-    return true;
+    return store->compareSet(key, nothing(), nothing());
   });
 }
 

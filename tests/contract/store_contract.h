@@ -48,6 +48,15 @@ TYPED_TEST_P(StoreContract, TheLastValueCounts) {
   EXPECT_EQ(this->first_->find("key", this->soon()), (Bytes{4}));
 }
 
+// Not a moment later: who is told of a value by another way finds it in the store.
+TYPED_TEST_P(StoreContract, AValueIsThereWhenSetReturns) {
+  for (uint8_t i = 0; i < 200; ++i) {
+    this->second_->set("key", {i}, this->soon());
+
+    ASSERT_EQ(this->first_->find("key", this->soon()), (Bytes{i}));
+  }
+}
+
 TYPED_TEST_P(StoreContract, AKeyThatIsRemovedIsGoneAndCanBeSetAgain) {
   this->first_->set("key", {1}, this->soon());
   this->second_->remove("key", this->soon());
@@ -94,7 +103,8 @@ TYPED_TEST_P(StoreContract, ManyMembersSetAndFindAtTheSameTime) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(StoreContract, AValueIsFoundByAllOnceItIsSet, TheLastValueCounts,
-                            AKeyThatIsRemovedIsGoneAndCanBeSetAgain, LookingForAKeyDoesNotMakeIt,
-                            TheLargestKeyAndValueAreKept, ManyMembersSetAndFindAtTheSameTime);
+                            AValueIsThereWhenSetReturns, AKeyThatIsRemovedIsGoneAndCanBeSetAgain,
+                            LookingForAKeyDoesNotMakeIt, TheLargestKeyAndValueAreKept,
+                            ManyMembersSetAndFindAtTheSameTime);
 
 }  // namespace weft::rendezvous
