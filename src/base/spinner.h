@@ -4,6 +4,10 @@
 // than the polls. If it does not come so soon, the peer may need this CPU: then every fourth poll
 // yields, and so do the next 100 spins from their beginning. If other threads are known to want the
 // CPU, every poll yields.
+//
+// A thread that yields comes back when all others that want its CPU had their turn; one that sleeps
+// is given the CPU soon after it is woken. If a thread came back milliseconds later than it wanted
+// to poll, others have much to do on its CPU: its next 30 spins end before they poll.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -21,7 +25,8 @@ class Spinner {
  public:
   /// Polls for `budget`, but not beyond `limit`.
   void begin(Duration budget, Time limit = Time::max()) {
-    budget_ = budget;
+    budget_ = spins_to_skip() > 0 ? Duration(0) : budget;
+    if (budget_ != budget) --spins_to_skip();
     limit_ = limit;
     polls_ = 0;
     eager_ = reluctance_ == 0;
@@ -35,7 +40,9 @@ class Spinner {
     if (polls_ == 1) until_ = std::min(later(std::chrono::steady_clock::now(), budget_), limit_);
     if (!crowded && worth_keeping_cpu()) return true;
     sched_yield();
-    return std::chrono::steady_clock::now() < until_;
+    const Time now = std::chrono::steady_clock::now();
+    if (now - until_ > kLate) spins_to_skip() = kSpinsToSkip;
+    return now < until_;
   }
 
  private:
@@ -45,6 +52,14 @@ class Spinner {
     return polls_ % kPollsPerYield != 0;
   }
 
+  // Of this thread, whatever it polls.
+  static int& spins_to_skip() {
+    thread_local int spins = 0;
+    return spins;
+  }
+
+  static constexpr Duration kLate = std::chrono::milliseconds(2);
+  static constexpr int kSpinsToSkip = 30;
   static constexpr uint64_t kEagerPolls = 40;
   static constexpr uint64_t kPollsPerYield = 4;
   static constexpr int kSpinsBeforeEagerAgain = 100;
