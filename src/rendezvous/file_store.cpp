@@ -19,6 +19,9 @@ namespace weft::rendezvous {
 
 namespace {
 
+// How long a member that reads lets those go first that write; one of them may be stopped.
+constexpr auto kPatienceWithWriters = std::chrono::milliseconds(20);
+
 // kInvalidArgument for a problem of the path, which stays; kUnavailable for one of the disk, which
 // may pass.
 ErrorCode code_of(int reason) {
@@ -155,15 +158,25 @@ void FileStore::remove(const std::string& key, base::Time deadline) { append(key
 
 void FileStore::append(const std::string& key, const Bytes& value, base::Time deadline) {
   const Bytes record = FileRecords::encode(key, value);
+  const Held wish(*this, Lock::kWriters, Mode::kShared, deadline);
   const Held held(*this, Lock::kRecords, Mode::kExclusive, deadline);
   read_on();
   write_at_end(record.data(), record.size());
 }
 
 std::optional<Bytes> FileStore::find(const std::string& key, base::Time deadline) {
+  let_writers_go_first(deadline);
   const Held held(*this, Lock::kRecords, Mode::kShared, deadline);
   read_on();
   return records_.find(key);
+}
+
+// Members that read share the lock. If they look all the time, one of them always holds it, and a
+// member that writes would never get it.
+void FileStore::let_writers_go_first(base::Time deadline) {
+  const base::Time now = std::chrono::steady_clock::now();
+  Pause pause(std::min(deadline, base::later(now, kPatienceWithWriters)));
+  while (is_locked_by_others(Lock::kWriters) && !pause.over()) pause.wait();
 }
 
 void FileStore::read_on() {
@@ -228,6 +241,16 @@ bool FileStore::try_lock(Lock lock, Mode mode) {
   if (::fcntl(file_.get(), F_OFD_SETLK, &wanted) == 0) return true;
   if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail("lock", errno);
   return false;
+}
+
+bool FileStore::is_locked_by_others(Lock lock) {
+  struct flock wanted = {};
+  wanted.l_type = F_WRLCK;
+  wanted.l_whence = SEEK_SET;
+  wanted.l_start = static_cast<off_t>(lock);
+  wanted.l_len = 1;
+  if (::fcntl(file_.get(), F_OFD_GETLK, &wanted) != 0) fail("lock", errno);
+  return wanted.l_type != F_UNLCK;
 }
 
 void FileStore::unlock(Lock lock) noexcept {

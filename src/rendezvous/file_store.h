@@ -32,7 +32,7 @@ class FileStore final : public Store {
 
  private:
   // The byte of the file that a lock covers.
-  enum class Lock { kRecords = 0, kPresence = 1 };
+  enum class Lock { kRecords = 0, kPresence = 1, kWriters = 2 };
   enum class Mode { kShared, kExclusive };
   class Held;
 
@@ -40,12 +40,14 @@ class FileStore final : public Store {
   void become_present(base::Time deadline);
   void drop_records_of_others();
   void append(const std::string& key, const Bytes& value, base::Time deadline);
+  void let_writers_go_first(base::Time deadline);
 
   // Under the lock on the records:
   void read_on();
   void write_at_end(const void* bytes, size_t size);
 
   bool try_lock(Lock lock, Mode mode);
+  bool is_locked_by_others(Lock lock);
   void unlock(Lock lock) noexcept;
   [[noreturn]] void fail(const char* doing, int reason) const;
   [[noreturn]] void refuse(ErrorCode code, const std::string& what) const;

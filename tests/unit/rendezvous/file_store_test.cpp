@@ -9,11 +9,13 @@
 #include <fstream>
 #include <functional>
 #include <sstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/temporary_directory.h"
+#include "support/scenario.h"
 #include "transport/private_descriptor.h"
 #include "weft/error.h"
 
@@ -61,6 +63,39 @@ TEST_F(FileStoreTest, MembersSeeWhatTheOthersSetAndRemove) {
   second.remove("a", in(30s));
 
   EXPECT_EQ(first.find("a", in(30s)), std::nullopt);
+}
+
+// A lock on one byte of the file, as a member has it.
+flock lock_on(off_t byte, short type) {
+  flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  return lock;
+}
+
+TEST_F(FileStoreTest, MembersThatReadLetOneThatWritesGoFirst) {
+  FileStore reader = open(), writer = open();
+  // Where many look all the time, one of them always holds the lock on the records.
+  const transport::PrivateDescriptor others(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+  flock shared = lock_on(0, F_RDLCK), none = lock_on(0, F_UNLCK);
+  ASSERT_EQ(::fcntl(others.get(), F_OFD_SETLK, &shared), 0);
+  std::thread writes([&writer] { writer.set("a", {1}, in(30s)); });
+  const bool says_so = test::eventually([&others] {
+    flock asked = lock_on(2, F_WRLCK);
+    return ::fcntl(others.get(), F_OFD_GETLK, &asked) == 0 && asked.l_type != F_UNLCK;
+  });
+  EXPECT_TRUE(says_so);
+
+  // The one that writes may be stopped, so those that read do not wait for ever.
+  const base::Time start = std::chrono::steady_clock::now();
+  EXPECT_EQ(reader.find("a", in(30s)), std::nullopt);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 20ms);
+
+  ASSERT_EQ(::fcntl(others.get(), F_OFD_SETLK, &none), 0);
+  writes.join();
+  EXPECT_EQ(reader.find("a", in(30s)), (Bytes{1}));
 }
 
 TEST_F(FileStoreTest, AMemberThatComesLaterSeesWhatIsThere) {
