@@ -12,6 +12,7 @@
 
 #include "optim/owner_optimizer.h"
 #include "optimizer_scene.h"
+#include "support/scenario.h"
 #include "wire/frame.h"
 
 namespace weft::behaviour_optim {
@@ -210,6 +211,8 @@ TEST_F(Behaviour38_Optimizer, OneCallToEachOwnerMakesAStep) {
 
   optimizer.step(context);
 
+  // A call is counted when its answer is on its way.
+  EXPECT_TRUE(test::eventually([&] { return served_by_b() > before; }));
   EXPECT_EQ(served_by_b(), before + 1);
 }
 
