@@ -21,8 +21,6 @@ namespace {
 // Chunks of up to so many bytes are copied when they are sent, so that the operation need not wait
 // until they have arrived.
 constexpr int64_t kCopiedBytes = 64 * 1024;
-// So many chunks are kept for operations that have not begun here.
-constexpr size_t kMostEarlyChunks = 4096;
 // Up to so many elements the thread that serves a chunk also takes the operation further.
 constexpr uint64_t kFewElements = 256 * 1024;
 // The signatures of so many operations that are over are remembered.
@@ -184,120 +182,6 @@ void Channel::on_sent(const OperationRef& operation) {
 
 // --- going on --------------------------------------------------------------------------------
 
-void Channel::on_chunk(int from, Chunk chunk) {
-  std::optional<Error> wrong;
-  OperationRef ready;
-  const bool departs = chunk.number >= kDepartures;
-  {
-    const Lock lock(mutex_);
-    if (failure_) return;
-    wrong = take_in(from, chunk, ready);
-  }
-  if (wrong) return fail_and_tell(*wrong);
-  if (ready) advance(ready);
-  if (departs) on_departed();
-}
-
-// Sets `ready` to the operation if the caller is to advance it.
-std::optional<Error> Channel::take_in(int from, Chunk& chunk, OperationRef& ready) {
-  if (const auto wrong = impossible(from, chunk)) return wrong;
-  if (chunk.number >= kDepartures && chunk.epoch >= epoch_) {
-    departed_[chunk.epoch].emplace(from, chunk.signature.elements);
-  }
-  if (const auto found = operations_.find(chunk.number); found != operations_.end()) {
-    const OperationRef operation = found->second;
-    if (const auto wrong = disagreement(*operation, from, chunk)) return wrong;
-    keep(*operation, from, chunk);
-    if (operation->advancing || !can_go_on(*operation)) return {};
-    if (operation->heavy) {
-      advance_later(operation);
-    } else {
-      ready = operation;
-    }
-    return {};
-  }
-  if (is_to_come(chunk)) {
-    if (early_chunks_ >= kMostEarlyChunks) {
-      return Error(
-          ErrorCode::kLimitExceeded,
-          fmt::format("{}: {} is too far ahead of {}: {} chunks wait there for operations it has "
-                      "not begun",
-                      outside_->group_name(), outside_->name(from), outside_->name(rank_),
-                      kMostEarlyChunks));
-    }
-    ++early_chunks_;
-    const uint64_t number = chunk.number;
-    early_[number].push_back({from, std::move(chunk)});
-    return {};
-  }
-  const auto& [number, signature] = finished_[chunk.number % kRemembered];
-  if (number != chunk.number || signature == chunk.signature) return {};
-  return disagreement(number, signature, from, chunk.signature);
-}
-
-// An error if no correct member sends such a chunk. A member that has seen all depart can be one
-// epoch ahead of this one, but not two.
-std::optional<Error> Channel::impossible(int from, const Chunk& chunk) const {
-  const bool departs = chunk.number >= kDepartures;
-  const bool is_departure = chunk.signature.kind == static_cast<uint8_t>(Kind::kDeparture);
-  if (from >= 0 && from < size_ && from != rank_ && chunk.epoch <= epoch_ + 1 &&
-      departs == is_departure &&
-      (!departs ||
-       (chunk.number == kDepartures + chunk.epoch && chunk.signature.elements < kDepartures))) {
-    return {};
-  }
-  return Error(ErrorCode::kBadMessage,
-               fmt::format("{}: {} sends chunk {} of operation {}, {}, in epoch {} to {}, which is "
-                           "in epoch {}",
-                           outside_->group_name(), from, chunk.phase, chunk.number,
-                           describe(chunk.signature), chunk.epoch, rank_, epoch_));
-}
-
-// Whether this member will take part in the chunk's operation but has not begun it.
-bool Channel::is_to_come(const Chunk& chunk) const {
-  if (chunk.epoch != epoch_) return chunk.epoch > epoch_;
-  if (chunk.number >= kDepartures) return true;
-  return chunk.number >= next_ && !has_left();
-}
-
-// Drops a chunk that came before, also if it was used already.
-void Channel::keep(Operation& operation, int from, Chunk& chunk) {
-  const auto& ranks = operation.ranks;
-  const auto at = std::lower_bound(ranks.begin(), ranks.end(), from) - ranks.begin();
-  auto& slot = operation.arrived[chunk.phase][static_cast<size_t>(at)];
-  if (chunk.phase >= operation.phase && !slot) slot = std::move(chunk.tensors);
-}
-
-std::optional<Error> Channel::disagreement(const Operation& operation, int from,
-                                           const Chunk& chunk) const {
-  const auto& ranks = operation.ranks;
-  const bool is_departure = operation.signature.kind == static_cast<uint8_t>(Kind::kDeparture);
-  const bool agree = is_departure ? chunk.signature.kind == operation.signature.kind
-                                  : chunk.signature == operation.signature;
-  const bool is_in = std::binary_search(ranks.begin(), ranks.end(), from);
-  if (agree && is_in && chunk.phase < operation.algorithm->phases() && from != rank_) return {};
-  return disagreement(operation.number, operation.signature, from, chunk.signature);
-}
-
-Error Channel::disagreement(uint64_t number, const Signature& signature, int from,
-                            const Signature& theirs) const {
-  return Error(ErrorCode::kInvalidArgument,
-               fmt::format("{}: the members disagree about operation {}: {} calls {}, {} calls {}",
-                           outside_->group_name(), number, outside_->name(rank_),
-                           describe(signature), outside_->name(from), describe(theirs)));
-}
-
-void Channel::on_asked(int from, const Awaited& awaited) {
-  Lock lock(mutex_);
-  const auto found = operations_.find(awaited.number);
-  if (failure_ || found == operations_.end() || awaited.number >= kDepartures) return;
-  const Signature& signature = found->second->signature;
-  if (signature == awaited.signature) return;
-  const Error wrong = disagreement(awaited.number, signature, from, awaited.signature);
-  lock.unlock();
-  fail_and_tell(wrong);
-}
-
 std::vector<int> Channel::missing_of(const Operation& operation) const {
   std::vector<int> missing;
   if (operation.phase == operation.algorithm->phases()) return missing;
@@ -430,7 +314,7 @@ void Channel::finish(const OperationRef& operation) {
       return;  // another thread has finished it
     operations_.erase(found);
     if (operation->number < kDepartures) {
-      finished_[operation->number % kRemembered] = {operation->number, operation->signature};
+      finished_[operation->number % finished_.size()] = {operation->number, operation->signature};
     } else {
       operation->ranks = {conclude_epoch()};
     }
