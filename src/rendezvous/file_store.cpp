@@ -66,6 +66,16 @@ const char* advice_for(int reason) {
   }
 }
 
+// What fcntl() is asked for: `type` on the byte that stands for a lock.
+struct flock byte_of(off_t lock, int type) {
+  struct flock byte = {};
+  byte.l_type = static_cast<decltype(byte.l_type)>(type);
+  byte.l_whence = SEEK_SET;
+  byte.l_start = lock;
+  byte.l_len = 1;
+  return byte;
+}
+
 }  // namespace
 
 // Takes a lock, waiting until the deadline, and holds it for a scope.
@@ -233,33 +243,21 @@ void FileStore::write_at_end(const void* bytes, size_t size) {
 // These locks belong to the open file and not to the process. So several members may live in one
 // process, and closing the file elsewhere in the process does not release them.
 bool FileStore::try_lock(Lock lock, Mode mode) {
-  struct flock wanted = {};
-  wanted.l_type = mode == Mode::kExclusive ? F_WRLCK : F_RDLCK;
-  wanted.l_whence = SEEK_SET;
-  wanted.l_start = static_cast<off_t>(lock);
-  wanted.l_len = 1;
+  auto wanted = byte_of(static_cast<off_t>(lock), mode == Mode::kExclusive ? F_WRLCK : F_RDLCK);
   if (::fcntl(file_.get(), F_OFD_SETLK, &wanted) == 0) return true;
   if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail("lock", errno);
   return false;
 }
 
 bool FileStore::is_locked_by_others(Lock lock) {
-  struct flock wanted = {};
-  wanted.l_type = F_WRLCK;
-  wanted.l_whence = SEEK_SET;
-  wanted.l_start = static_cast<off_t>(lock);
-  wanted.l_len = 1;
-  if (::fcntl(file_.get(), F_OFD_GETLK, &wanted) != 0) fail("lock", errno);
-  return wanted.l_type != F_UNLCK;
+  auto found = byte_of(static_cast<off_t>(lock), F_WRLCK);
+  if (::fcntl(file_.get(), F_OFD_GETLK, &found) != 0) fail("lock", errno);
+  return found.l_type != F_UNLCK;
 }
 
 void FileStore::unlock(Lock lock) noexcept {
-  struct flock wanted = {};
-  wanted.l_type = F_UNLCK;
-  wanted.l_whence = SEEK_SET;
-  wanted.l_start = static_cast<off_t>(lock);
-  wanted.l_len = 1;
-  ::fcntl(file_.get(), F_OFD_SETLK, &wanted);
+  auto released = byte_of(static_cast<off_t>(lock), F_UNLCK);
+  ::fcntl(file_.get(), F_OFD_SETLK, &released);
 }
 
 void FileStore::fail(const char* doing, int reason) const {
