@@ -37,7 +37,7 @@ class Spinner {
   bool again(bool crowded = false) {
     if (budget_.count() <= 0) return false;
     ++polls_;
-    if (polls_ == 1) until_ = std::min(later(std::chrono::steady_clock::now(), budget_), limit_);
+    if (polls_ == 1) set_end(std::chrono::steady_clock::now());
     if (!crowded && worth_keeping_cpu()) return true;
     sched_yield();
     const Time now = std::chrono::steady_clock::now();
@@ -46,6 +46,9 @@ class Spinner {
   }
 
  private:
+  // A limit that has passed already does not make the thread late.
+  void set_end(Time now) { until_ = std::min(later(now, budget_), std::max(limit_, now)); }
+
   bool worth_keeping_cpu() {
     if (eager_ && polls_ <= kEagerPolls) return true;
     if (eager_ && polls_ == kEagerPolls + 1) reluctance_ = kSpinsBeforeEagerAgain;
