@@ -122,6 +122,16 @@ bool scene_succeeds(Workers& workers) {
   return workers.all_succeed(ended ? 20s : 1ms);
 }
 
+Ending ending_since(std::chrono::steady_clock::time_point start, std::optional<Error> error) {
+  const auto end = std::chrono::steady_clock::now();
+  return {std::move(error), end - start, stalled_between(start, end)};
+}
+
+bool happens_within(milliseconds bound, const std::function<bool()>& condition) {
+  const Stopwatch time;
+  return eventually(condition) && time.read() <= bound * kSlowness;
+}
+
 void require_ending(const Ending& ending, const Expected& expected, std::source_location where) {
   std::string wanted = std::string(name(expected.code)) +
                        (expected.may_have_run ? " (may have run)" : " (did not run)") + " after " +

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -49,21 +50,23 @@ struct Ending {
   }
 };
 
+/// Of a call that was made at `start` and has ended now. watch_stalls() was called before.
+Ending ending_since(std::chrono::steady_clock::time_point start, std::optional<Error> error);
+
 template <typename Call>
 Ending ending_of(const Call& call) {
   watch_stalls();
   const auto start = std::chrono::steady_clock::now();
-  Ending ending;
   try {
     call();
   } catch (const Error& error) {
-    ending.error = error;
+    return ending_since(start, error);
   }
-  const auto end = std::chrono::steady_clock::now();
-  ending.took = end - start;
-  ending.stalled = stalled_between(start, end);
-  return ending;
+  return ending_since(start, std::nullopt);
 }
+
+/// Whether `condition` comes to hold within `bound`, as Ending::took_at_most() counts it.
+bool happens_within(milliseconds bound, const std::function<bool()>& condition);
 
 struct Expected {
   ErrorCode code;

@@ -125,7 +125,8 @@ SCENARIO(faults_participant_is_killed) {
     const Ending ending = ending_of([&] { context.backward({loss}, {.timeout = 60s}); });
     const auto ended = Clock::now();
     killing.join();
-    REQUIRE_THAT(ended > killed && ended - killed < 1s * kSlowness);
+    REQUIRE_THAT(ended > killed &&
+                 ended - killed - stalled_between(killed, ended) < 1s * kSlowness);
     REQUIRE_THAT(ending.error && ending.error->code() == ErrorCode::kContextAborted);
     std::printf("%s\n", ending.error->what());
     REQUIRE_THAT(ending.error->message().find("worker2") != std::string::npos);
@@ -134,7 +135,7 @@ SCENARIO(faults_participant_is_killed) {
       const c10::AutoGradMode unrecorded(false);
       return rpc_sync<all_counts>("worker1") == 1;
     };
-    REQUIRE_THAT(eventually(freed, 1000ms * kSlowness));
+    REQUIRE_THAT(happens_within(1s, freed));
     REQUIRE_THAT(ending_of([&] { context.gradient(x); }).error->code() ==
                  ErrorCode::kContextAborted);
     REQUIRE_THAT(ending_of([&] { rpc_sync<weighed>("worker1", x); }).error->code() ==
@@ -217,13 +218,13 @@ SCENARIO(faults_broken_connections_in_a_pass) {
         // Among them was that of this call.
       }
     });
-    const auto start = Clock::now();
+    const Stopwatch time;
     // Forward calls on a connection that breaks say that they may have run.
     if (const auto error = step_over_both(x)) {
       REQUIRE_THAT(error == ErrorCode::kContextAborted || error == ErrorCode::kOutcomeUnknown ||
                    error == ErrorCode::kUnavailable || error == ErrorCode::kRemoteError);
     }
-    REQUIRE_THAT(Clock::now() - start < 5s * kSlowness);
+    REQUIRE_THAT(time.read() < 5s * kSlowness);
     breaking.join();
   }
   REQUIRE_THAT(eventually([&] { return !step_over_both(x); }));

@@ -112,7 +112,7 @@ SCENARIO(faults_never_returning) {
       require_ending(ending_of([] { rpc_sync<hold>({"worker1", 1000ms}, 1); }), timeout);
     });
   }
-  REQUIRE_THAT(eventually([] { return rpc_sync<held>("worker1") == kStuck; }, 1s));
+  REQUIRE_THAT(happens_within(1s, [] { return rpc_sync<held>("worker1") == kStuck; }));
   std::printf("all are stuck after %.1f ms\n",
               std::chrono::duration<double>(Clock::now() - start).count() * 1e3);
 

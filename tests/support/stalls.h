@@ -28,4 +28,17 @@ std::chrono::nanoseconds stalled_between(std::chrono::steady_clock::time_point s
 /// Starts a thread for each CPU, once.
 void watch_stalls();
 
+/// A stopwatch that stands still while the machine does.
+class Stopwatch {
+ public:
+  Stopwatch() { watch_stalls(); }
+  std::chrono::nanoseconds read() const {
+    const auto now = std::chrono::steady_clock::now();
+    return now - start_ - stalled_between(start_, now);
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace weft::test
