@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/clock.h"
@@ -27,12 +28,21 @@ class Heartbeat {
 
   /// To be called at next() or earlier. kPing and kSuspect (which is told once) ask for a ping.
   Verdict on_time(base::Time now) {
+    const base::Duration late = now - next();
     const base::Duration since_asked = now - std::exchange(asked_, now);
     if (since_asked >= times_.suspect_after) {
       // This process stood still (stopped, or starved of CPU), not the peer, whose answers may lie
       // unread. The peer gets its full time again.
       heard_ = pinged_ = now;
       suspected_ = false;
+      return Verdict::kPing;
+    }
+    if (late >= kLate) {
+      // This process had no CPU for a moment, and on the same host the peer may have had none
+      // either: that moment is not counted as silence. What came meanwhile is read before the next
+      // call.
+      heard_ += late;
+      pinged_ = now;
       return Verdict::kPing;
     }
     const base::Duration silent = now - heard_;
@@ -59,6 +69,8 @@ class Heartbeat {
   base::Duration silence(base::Time now) const { return now - heard_; }
 
  private:
+  static constexpr base::Duration kLate = std::chrono::milliseconds(10);
+
   Times times_;
   base::Time heard_;
   base::Time pinged_;
