@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -151,7 +152,8 @@ Workers::Workers(const std::string& scenario, int world_size, const Environment&
     process->output_path = directory_.path() + "/output" + std::to_string(rank);
     int release[2];
     int tell[2];
-    if (pipe2(release, O_CLOEXEC) != 0 || pipe2(tell, O_CLOEXEC) != 0) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, release) != 0 ||
+        pipe2(tell, O_CLOEXEC) != 0) {
       throw std::runtime_error("no pipe");
     }
     Environment all = environment;
@@ -227,8 +229,10 @@ bool Workers::heard(int rank, const std::string& line, std::chrono::milliseconds
 }
 
 void Workers::release(int rank) {
-  if (write(processes_.at(static_cast<size_t>(rank))->release, "x", 1) != 1) {
-    throw std::runtime_error("cannot release a worker");
+  Process& process = *processes_.at(static_cast<size_t>(rank));
+  // No SIGPIPE, which would end all tests of this program.
+  if (send(process.release, "x", 1, MSG_NOSIGNAL) != 1) {
+    throw std::runtime_error("worker " + std::to_string(rank) + " has ended:\n" + output(rank));
   }
 }
 

@@ -72,6 +72,7 @@ class Workers {
   /// Waits until the worker said tell_test(line).
   bool heard(int rank, const std::string& line,
              std::chrono::milliseconds bound = std::chrono::seconds(30));
+  /// Throws if the worker has ended.
   void release(int rank);
 
   /// Everything the worker printed so far, standard output and error together.
