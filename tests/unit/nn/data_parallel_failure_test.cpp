@@ -188,6 +188,9 @@ TEST_P(DataParallelFailingPass, OfOneMemberEndsItForTheOthers) {
       pass(member, GetParam(), [&] { return net.forward(input(member.rank, 0), breaks).sum(); });
     };
     step(Break::kNever);
+    // All have finished it: a member that fails ends what the others have not, also of the pass
+    // before.
+    member.group.barrier();
     const auto begin = Clock::now();
     try {
       step(rank == 1 ? Break::kInTheMiddle : Break::kNever);
@@ -210,7 +213,10 @@ TEST_P(DataParallelFailingPass, OfOneMemberEndsItForTheOthers) {
   for (const auto& each : took) EXPECT_LT(each, kSoon);
   EXPECT_THAT(text_of(ends[1]), HasSubstr("no gradient today"));
   for (const size_t other : {0, 2}) EXPECT_TRUE(error_of(ends[other])) << "no error on " << other;
-  for (const std::string& each : later) EXPECT_NE(each, "") << "a later pass must fail too";
+  for (size_t rank = 0; rank < later.size(); ++rank) {
+    EXPECT_NE(later[rank], "") << "a later pass of " << rank
+                               << " must fail too; its end was: " << text_of(ends[rank]);
+  }
 }
 
 // A tensor hook of the one runs the other.
