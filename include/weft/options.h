@@ -27,8 +27,10 @@ struct Options {
   // Timeout of calls that are given none. Zero: they wait as long as the peer lives.
   Timeout default_timeout = std::chrono::seconds(60);
 
-  // How many functions that others call may run at the same time. Blocked ones do not count.
-  size_t handler_threads = 16;
+  // How many functions that others call may use a CPU at the same time. One that waits does not
+  // count; one that waits where Weft cannot see it does not count after about a millisecond. Zero:
+  // as many as there are CPUs, 16 at least.
+  size_t handler_threads = 0;
   // How long a thread polls before it sleeps. Zero: not at all. Ignored if there is only one CPU.
   Timeout spin = std::chrono::microseconds(20);
 

@@ -1,14 +1,24 @@
-// Threads that take turns leading one loop.
+// Threads that take turns leading loops, and work off what those leave over.
 //
-// One thread leads: it polls and runs user code itself, so that a quick function needs no change of
-// threads. If user code blocks, its thread gives the lead away before it sleeps; if user code is
-// slow, the pulse takes the lead from its thread. In both cases another thread leads on at once, so
-// no event waits for user code, and nested calls cannot use up the threads. The thread that lost
-// the lead finishes its user code, helps with the loop's backlog and then stands by.
+// A loop has one leader at a time: the leader polls and runs user code itself, so that a quick
+// function needs no change of threads. If user code blocks, its thread gives the lead away before
+// it sleeps; if user code is slow, the pulse takes the lead from its thread. In both cases another
+// thread leads on at once, so no event waits for user code, and nested calls cannot use up the
+// threads. The thread that lost the lead finishes its user code, helps with the backlog and then
+// stands by.
 //
-// One atomic word hands the lead over: it has a phase and the sequence number of the run of user
-// code. The loop's own state belongs to the leader and is never touched inside user code, so
-// another thread can take it over then.
+// One atomic word hands the lead of a loop over: it has a phase and the sequence number of the run
+// of user code. The loop's own state belongs to the leader and is never touched inside user code,
+// so another thread can take it over then.
+//
+// Slots limit how many threads use a CPU for user code. A thread has at most one. It gives the slot
+// back while it blocks; if it blocks where Weft cannot see it, the pulse notices that the thread
+// has used no CPU for a tick and counts the slot as free.
+//
+// Helpers are threads without a lead that run tasks of the backlog. At most one more helper is
+// woken at a time: one that searches and finds a task calls the next. If all slots are in use and
+// no task was taken for 20 ticks, a helper runs one that is not known to take long beyond the
+// limit: functions that never return do not make a worker useless.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -17,11 +27,11 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/pulse.h"
 #include "weft/detail/ambient.h"
 
@@ -34,27 +44,45 @@ class CrewLoop {
   virtual void lead() = 0;
   /// Makes a polling leader look at Crew::stopping(). Any thread.
   virtual void interrupt() = 0;
-  /// Runs one task of the backlog on a thread that does not lead. False if there is none.
-  virtual bool run_from_backlog() { return false; }
-  /// Whether the backlog has waited so long that an extra thread is needed.
-  virtual bool backlog_starves() { return false; }
+  /// The pulse has taken the lead from a thread whose user code is slow. Called by the pulse.
+  virtual void on_slow_user_code() {}
+  /// The crew was stopped and this is its last thread: the loop drops what its leaders held.
+  virtual void on_end() {}
+};
+
+/// Tasks for threads that do not lead.
+class CrewBacklog {
+ public:
+  virtual ~CrewBacklog() = default;
+  /// Tasks that nobody has taken. Any thread; seen by a thread that was told of them.
+  virtual size_t waiting() const = 0;
+  /// Takes a task, calls Crew::found_work() and runs the task. False: there is none.
+  virtual bool run_one() = 0;
+  /// The same with a task that is not known to take long. The thread has no slot.
+  virtual bool run_short() { return false; }
 };
 
 class Crew : public std::enable_shared_from_this<Crew> {
  public:
   struct Limits {
-    size_t running = 16;     // a task of the backlog starts only if fewer threads are running
-    size_t threads = 4096;   // in all, including blocked ones
+    size_t running = 16;     // slots
+    size_t threads = 4096;   // including blocked ones; loops are led even beyond that
     size_t standing_by = 4;  // idle threads beyond this end
+    Duration spin{0};        // for which a helper looks for further tasks before it stands by
   };
 
   /// Every thread of the crew holds `keepalive` while it runs, so that the object still exists for
   /// user code that stop() did not wait for.
-  Crew(std::string name, Limits limits, CrewLoop& loop, Pulse& pulse,
-       std::weak_ptr<void> keepalive);
+  Crew(std::string name, Limits limits, Pulse& pulse, std::weak_ptr<void> keepalive);
+  ~Crew();
 
-  /// Throws kLimitExceeded if no thread can be started.
-  void start();
+  // Before start().
+  void add(CrewLoop& loop);
+  void set_backlog(CrewBacklog& backlog) { backlog_ = &backlog; }
+
+  /// A thread leads the loop from now on; later calls for the same loop do nothing. Any thread.
+  /// Throws kLimitExceeded if no thread can be started for the first loop of all.
+  void start(const CrewLoop& loop);
   /// Ends the threads. Threads that are still in user code after `patience` are left to end by
   /// themselves; then it returns false.
   bool stop(Duration patience);
@@ -69,8 +97,21 @@ class Crew : public std::enable_shared_from_this<Crew> {
   /// Gives the lead away at once, for user code that is known to take long.
   void give_up_lead();
 
-  /// Threads that run user code without leading and are not blocked.
-  size_t running() const { return running_.load(std::memory_order_relaxed); }
+  // Slots, of the calling thread, which is one of this crew.
+  /// Whether the thread has a slot now. Without one it must not run user code.
+  bool take_slot();
+  void give_slot();
+
+  // The backlog.
+  /// Whether leaders have to take tasks from the backlog, since no other thread has a slot.
+  bool needs_leaders_help() const { return running() >= limits_.running && !out_of_threads(); }
+  /// A task was added to the backlog: wakes a helper unless one searches or no slot is free.
+  void call_for_help();
+  /// This thread has taken a task from the backlog and is about to run it.
+  void found_work();
+
+  /// Slots in use.
+  size_t running() const { return used_slots_.load(std::memory_order_relaxed); }
   size_t limit() const { return limits_.running; }
   size_t threads() const { return alive_.load(std::memory_order_relaxed); }
   bool out_of_threads() const { return threads() >= limits_.threads; }
@@ -81,36 +122,64 @@ class Crew : public std::enable_shared_from_this<Crew> {
 
  private:
   class Member;
-  enum class Duty { kNone, kLead, kHelp };
+  class Enrolment;
   enum Phase : uint64_t { kPolling = 0, kUserCode = 1, kVacant = 2 };
   static constexpr uint64_t word(uint64_t sequence, Phase phase) { return sequence << 2 | phase; }
 
-  bool take_lead_from(uint64_t seen);
+  /// The lead of one loop.
+  struct alignas(64) Post {
+    explicit Post(CrewLoop& the_loop) : loop(the_loop) {}
+    CrewLoop& loop;
+    std::atomic<uint64_t> lead{word(0, kVacant)};
+    uint64_t lead_at_last_tick = 0;  // pulse only
+    bool started = false;            // these under the crew's mutex
+    bool unassigned = false;         // no thread could be had to lead
+  };
+  struct Duty {
+    enum class Kind { kNone, kLead, kHelp, kRescue } kind = Kind::kNone;
+    Post* post = nullptr;
+  };
+
+  static Member& me();
+  bool take_lead_from(Post& post, uint64_t seen);
   void assign(Duty duty);
   bool spawn(Duty duty);
+  void note_unassigned(Duty duty);
+  Duty take_unassigned() WEFT_REQUIRES(mutex_);
+  std::vector<Duty> take_all_unassigned();
   void thread_main(Duty duty);
-  void take_turn(Member& me, Duty duty);
-  Duty stand_by(Member& me);
-  void help();
+  void end(Member& member);
+  void count_end() WEFT_REQUIRES(mutex_);
+  void take_turn(Member& member, Duty duty);
+  Duty stand_by(Member& member);
+  void help(Member& member, bool was_called);
+  bool work_is_possible() const;
+  void free_slots_of_blocked();
+  void rescue_if_starving();
 
   const std::string name_;
   const Limits limits_;
-  CrewLoop& loop_;
   Pulse& pulse_;
   std::weak_ptr<void> keepalive_;
+  std::vector<std::unique_ptr<Post>> posts_;  // constant after start()
+  CrewBacklog* backlog_ = nullptr;
+  uint32_t taken_at_last_tick_ = 0;  // pulse only, like the next
+  int starving_ticks_ = 0;
 
-  std::atomic<uint64_t> word_{word(0, kVacant)};
-  std::atomic<size_t> running_{0};
-  std::atomic<size_t> alive_{0};
+  // Each on a cache line of its own: many threads change them.
+  alignas(64) std::atomic<size_t> used_slots_{0};
+  alignas(64) std::atomic<size_t> searching_{0};  // helpers that look for a task, or are called to
+  std::atomic<uint32_t> taken_{0};                // tasks that were taken; not all are counted
+  alignas(64) std::atomic<size_t> alive_{0};
   std::atomic<bool> stopping_{false};
-  uint64_t word_at_last_tick_ = 0;  // pulse thread only
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable all_gone_;
+  std::vector<Member*> members_ WEFT_GUARDED_BY(mutex_);
   // The most recently used thread is the last, and is used first: its caches are warm, and the
   // others can time out.
-  std::vector<Member*> idle_;
-  bool lead_unassigned_ = false;
+  std::vector<Member*> idle_ WEFT_GUARDED_BY(mutex_);
+  size_t first_to_look_at_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace weft::base

@@ -8,6 +8,10 @@
 // A thread that yields comes back when all others that want its CPU had their turn; one that sleeps
 // is given the CPU soon after it is woken. If a thread came back milliseconds later than it wanted
 // to poll, others have much to do on its CPU: its next 30 spins end before they poll.
+//
+// Where other threads want the CPU and what this one waits for comes much later than a spin ends,
+// eight times in a row, spinning only keeps the others from their work: of the next spins, every
+// 16th polls, until it comes sooner or nobody else wants the CPU.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -25,8 +29,16 @@ class Spinner {
  public:
   /// Polls for `budget`, but not beyond `limit`.
   void begin(Duration budget, Time limit = Time::max()) {
+    wanted_ = budget;
     budget_ = spins_to_skip() > 0 ? Duration(0) : budget;
     if (budget_ != budget) --spins_to_skip();
+    began_ = Time();
+    contended_ = false;
+    if (is_pointless() && budget.count() > 0) {
+      budget_ = Duration(0);
+      began_ = std::chrono::steady_clock::now();
+      contended_ = true;  // as far as is known
+    }
     limit_ = limit;
     polls_ = 0;
     eager_ = reluctance_ == 0;
@@ -37,12 +49,25 @@ class Spinner {
   bool again(bool crowded = false) {
     if (budget_.count() <= 0) return false;
     ++polls_;
-    if (polls_ == 1) set_end(std::chrono::steady_clock::now());
+    if (polls_ == 1) {
+      began_ = std::chrono::steady_clock::now();
+      set_end(began_);
+    }
     if (!crowded && worth_keeping_cpu()) return true;
+    const Time before = std::chrono::steady_clock::now();
     sched_yield();
     const Time now = std::chrono::steady_clock::now();
+    if (now - before > kOthersRan) contended_ = true;
     if (now - until_ > kLate) spins_to_skip() = kSpinsToSkip;
     return now < until_;
+  }
+
+  /// To be called when what the thread waited for has come, also if it slept meanwhile.
+  void came() {
+    if (began_ == Time()) return;  // it was there at once, which tells nothing of spinning
+    const bool late = std::chrono::steady_clock::now() - began_ > kMuchLater * wanted_;
+    pointless().times =
+        late && contended_ ? std::min(pointless().times + 1, kTimesBeforeNoSpin) : 0;
   }
 
  private:
@@ -61,13 +86,34 @@ class Spinner {
     return spins;
   }
 
+  // Of this thread: how many spins in a row were pointless, and how many were skipped since.
+  struct Pointless {
+    int times = 0;
+    int skipped = 0;
+  };
+  static Pointless& pointless() {
+    thread_local Pointless spins;
+    return spins;
+  }
+  static bool is_pointless() {
+    Pointless& spins = pointless();
+    return spins.times >= kTimesBeforeNoSpin && ++spins.skipped % kSpinsPerTrial != 0;
+  }
+
+  static constexpr int kMuchLater = 4;
+  static constexpr int kTimesBeforeNoSpin = 8;
+  static constexpr int kSpinsPerTrial = 16;
+  static constexpr Duration kOthersRan = std::chrono::microseconds(5);  // during a yield
   static constexpr Duration kLate = std::chrono::milliseconds(2);
   static constexpr int kSpinsToSkip = 30;
   static constexpr uint64_t kEagerPolls = 40;
   static constexpr uint64_t kPollsPerYield = 4;
   static constexpr int kSpinsBeforeEagerAgain = 100;
 
+  Duration wanted_{0};
   Duration budget_{0};
+  Time began_{};
+  bool contended_ = false;
   Time limit_ = Time::max();
   Time until_{};
   uint64_t polls_ = 0;

@@ -3,6 +3,12 @@
 
 namespace weft::observe {
 
+void Histogram::add(const Histogram& other) noexcept {
+  for (size_t i = 0; i < kBuckets; ++i)
+    add(buckets_[i], other.buckets_[i].load(std::memory_order_relaxed));
+  add(sum_, other.sum());
+}
+
 uint64_t Histogram::count() const noexcept {
   uint64_t total = 0;
   for (const auto& bucket : buckets_) total += bucket.load(std::memory_order_relaxed);

@@ -19,6 +19,9 @@ class Histogram {
     add(sum_, value);
   }
 
+  /// Adds the samples of another, which may be recording.
+  void add(const Histogram& other) noexcept;
+
   uint64_t count() const noexcept;
   uint64_t sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
   /// An upper bound of the p-quantile in nanoseconds, at most 25 % too high; 0 without samples.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "weft/agent.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -21,8 +22,7 @@ void check(const Options& options) {
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw Error(ErrorCode::kInvalidArgument, what);
   };
-  require(options.handler_threads > 0, "options.handler_threads must be positive");
-  require(options.max_handler_threads >= options.handler_threads + 2,
+  require(options.max_handler_threads >= std::max<size_t>(1, options.handler_threads) + 2,
           "options.max_handler_threads must exceed handler_threads by two at least");
   require(options.default_timeout.count() >= 0, "options.default_timeout must not be negative");
   require(options.init_timeout.count() > 0, "options.init_timeout must be positive");

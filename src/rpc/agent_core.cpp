@@ -62,21 +62,25 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
 
   base::Crew::Limits io_limits;
   base::Crew::Limits server_limits;
-  server_limits.running = std::max<size_t>(1, runtime_->options.handler_threads);
-  server_limits.threads = runtime_->options.max_handler_threads;
-  server_limits.standing_by = std::max<size_t>(2, std::min<size_t>(16, server_limits.running));
-  io_crew_ = std::make_shared<base::Crew>("weft-io", io_limits, runtime_->io, runtime_->pulse,
-                                          weak_from_this());
-  server_crew_ = std::make_shared<base::Crew>("weft-serve", server_limits, *server_,
-                                              runtime_->pulse, weak_from_this());
+  server_limits.running = runtime_->handler_threads;
+  // Leaders of desks wait for calls; one thread may do both.
+  server_limits.threads = runtime_->options.max_handler_threads + Server::desks_of(*runtime_) - 1;
+  // Fewer than may be in use besides leaders: threads that stand by keep nobody out.
+  server_limits.standing_by =
+      std::min(std::clamp<size_t>(server_limits.running, 2, 16),
+               runtime_->options.max_handler_threads - runtime_->handler_threads - 1);
+  server_limits.spin = runtime_->spin;
+  io_crew_ = std::make_shared<base::Crew>("weft-io", io_limits, runtime_->pulse, weak_from_this());
+  server_crew_ =
+      std::make_shared<base::Crew>("weft-serve", server_limits, runtime_->pulse, weak_from_this());
   runtime_->io.set_crew(*io_crew_);
   server_->set_crew(*server_crew_);
   idle_trim_ = std::make_shared<IdleTrim>(*runtime_);
   runtime_->pulse.add([this] { on_tick(); });
   acceptor_ = std::make_shared<Acceptor>(runtime_, *server_, std::move(listener));
 
-  io_crew_->start();
-  server_crew_->start();
+  io_crew_->start(runtime_->io);
+  server_->start();
   runtime_->pulse.start();
 }
 
@@ -188,12 +192,11 @@ void AgentCore::keep_for_receiver(const WorkerInfo& receiver,
 Idleness AgentCore::idleness() {
   AgentCounters& counters = runtime_->counters;
   const auto activity = [&counters] {
-    return counters.calls_started.value() + counters.calls_served.value();
+    return counters.outstanding.begun() + counters.serving.begun();
   };
   const uint64_t before = activity();
-  Idleness all{counters.outstanding.load(std::memory_order_acquire) == 0 &&
-                   runtime_->io.unfinished() == 0 &&
-                   counters.serving.load(std::memory_order_acquire) == 0,
+  Idleness all{counters.outstanding.value() == 0 && runtime_->io.unfinished() == 0 &&
+                   counters.serving.value() == 0,
                before};
   for (const auto& extension : extensions_) {
     const Idleness its = extension->idleness();
@@ -298,14 +301,13 @@ DebugInfo AgentCore::debug_info() {
   info.worker = runtime_->name();
   AgentCounters& counters = runtime_->counters;
   info.counters = {
-      {"calls.started", counters.calls_started.value()},
-      {"calls.outstanding",
-       static_cast<uint64_t>(std::max<int64_t>(0, counters.outstanding.load()))},
-      {"calls.served", counters.calls_served.value()},
-      {"calls.serving", static_cast<uint64_t>(std::max<int64_t>(0, counters.serving.load()))},
+      {"calls.started", counters.outstanding.begun()},
+      {"calls.outstanding", counters.outstanding.value()},
+      {"calls.served", counters.serving.begun()},
+      {"calls.serving", counters.serving.value()},
       {"calls.timed_out", counters.timeouts.value()},
       {"calls.given_up_unstarted", counters.cancelled_unstarted.value()},
-      {"calls.backlog", server_->backlog()},
+      {"calls.backlog", server_->waiting()},
       {"replies.late", counters.late_replies.value()},
       {"connections.bad", counters.bad_connections.value()},
       {"connections.serving", server_->links()},
@@ -333,7 +335,7 @@ DebugInfo AgentCore::debug_info() {
     info.peers.push_back(std::move(stats));
   }
   info.counters["calls.pending"] = pending;
-  info.functions = server_->function_stats();
+  info.functions = server_->statistics().summarize();
   info.calls = calls_in_flight(CallsOf::kEverybody);
   for (auto& extension : extensions_) extension->describe(info);
   return info;

@@ -6,7 +6,7 @@
 namespace weft::rpc {
 
 uint64_t IdleTrim::activity() const {
-  return runtime_.counters.calls_started.value() + runtime_.counters.calls_served.value();
+  return runtime_.counters.outstanding.begun() + runtime_.counters.serving.begun();
 }
 
 void IdleTrim::on_tick() {

@@ -18,6 +18,14 @@ size_t usable_cpus() {
   return std::max(2u, std::thread::hardware_concurrency());  // more than the set has room for
 }
 
+constexpr size_t kLeastHandlerThreads = 16;
+
+size_t handler_threads_of(const Options& options, size_t cpus) {
+  if (options.handler_threads > 0) return options.handler_threads;
+  const size_t usual = std::max(cpus, kLeastHandlerThreads);
+  return std::max<size_t>(1, std::min(usual, options.max_handler_threads - 2));
+}
+
 }  // namespace
 
 Runtime::Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clock> the_clock,
@@ -25,6 +33,7 @@ Runtime::Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clo
     : group(std::move(the_group)),
       options(std::move(the_options)),
       cpus(usable_cpus()),
+      handler_threads(handler_threads_of(options, cpus)),
       // Spinning where the peer needs the same CPU only keeps it from answering.
       spin(cpus > 1 ? options.spin : base::Duration(0)),
       clock(std::move(the_clock)),

@@ -13,6 +13,7 @@
 #include "base/fork.h"
 #include "base/pulse.h"
 #include "observe/counter.h"
+#include "observe/sharded_counter.h"
 #include "rendezvous/group.h"
 #include "rpc/group/liveness.h"
 #include "rpc/io/io_loop.h"
@@ -27,10 +28,8 @@ using rendezvous::Group;
 using rendezvous::Member;
 
 struct AgentCounters {
-  observe::Counter calls_started;       // user calls made by this worker
-  observe::Counter calls_served;        // user calls that arrived here, some to be refused
-  std::atomic<int64_t> outstanding{0};  // user calls made and not settled
-  std::atomic<int64_t> serving{0};      // user calls that arrived and are not answered
+  observe::InProgress outstanding;  // user calls made by this worker, until they are settled
+  observe::InProgress serving;  // user calls that arrived here, some to be refused, until answered
   observe::Counter late_replies;
   observe::Counter bad_connections;
   observe::Counter cancelled_unstarted;
@@ -54,7 +53,8 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
   const uint32_t fork_depth = base::fork_depth();
   const Group group;
   const Options options;
-  const size_t cpus;          // that this process may use
+  const size_t cpus;  // that this process may use
+  const size_t handler_threads;
   const base::Duration spin;  // options.spin, or zero where spinning cannot help
   const std::shared_ptr<base::Clock> clock;
   const std::unique_ptr<transport::Transport> transport;

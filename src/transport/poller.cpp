@@ -72,6 +72,10 @@ std::span<const PollEvent> Poller::wait(std::optional<base::Duration> limit) {
   return {events_.data(), count};
 }
 
+bool Poller::has_events() const {
+  return wait_for_descriptor(epoll_.get(), WaitFor::kReadable, base::Duration(0)).readable;
+}
+
 Readiness wait_for_descriptor(int descriptor, WaitFor what, std::optional<base::Duration> limit) {
   pollfd polled{descriptor, POLLIN | POLLRDHUP, 0};
   if (what == WaitFor::kReadableOrWritable) polled.events |= POLLOUT;

@@ -43,6 +43,8 @@ class Poller {
   /// Waits until a descriptor is ready, wake() was called or `limit` passed (nullopt: no limit).
   /// Only one thread may call it.
   std::span<const PollEvent> wait(std::optional<base::Duration> limit);
+  /// Whether wait() would return at once. Any thread.
+  bool has_events() const;
 
  private:
   static constexpr uint64_t kWakeToken = UINT64_MAX;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
@@ -118,6 +119,7 @@ void FrameDecoder::commit(size_t bytes) {
 // --- frames ----------------------------------------------------------------------------------
 
 bool FrameDecoder::next(Frame& frame) {
+  last_came_in_pieces_ = false;
   if (bulk_.is_pending()) return false;
   if (bulk_.begun) {
     emit_bulk(frame);
@@ -307,6 +309,11 @@ void FrameDecoder::emit_in_pieces(Frame& frame) {
   frame.body = frame.body.subspan(large.table_bytes);
   large.bulk.assemble(frame.tensors);
   large.active = false;
+  last_came_in_pieces_ = true;
+}
+
+std::vector<std::byte> FrameDecoder::take_body() {
+  return last_came_in_pieces_ ? std::exchange(in_pieces_.body, {}) : std::vector<std::byte>();
 }
 
 }  // namespace weft::wire

@@ -31,6 +31,9 @@ class FrameDecoder {
   /// Fills `frame` with the next complete frame. Its body is valid until prepare() is called.
   /// Throws kBadMessage for bytes that are not a frame; the decoder cannot be used afterwards.
   bool next(Frame& frame);
+  /// The memory in which the last frame's body lies, if it is that frame's alone (it came in
+  /// pieces); else nothing. The body stays valid as long as the memory.
+  std::vector<std::byte> take_body();
 
   /// From now on any frame but a hello is refused when its first bytes are there.
   void expect_hello() { hello_only_ = true; }
@@ -102,6 +105,7 @@ class FrameDecoder {
   std::span<const std::byte> body_;
   Bulk bulk_;
   InPieces in_pieces_;
+  bool last_came_in_pieces_ = false;
   bool hello_only_ = false;
 };
 

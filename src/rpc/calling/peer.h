@@ -120,7 +120,7 @@ class Peer final : public detail::RefCounted {
   Receiver receiver() const { return receiver_.load(std::memory_order_relaxed); }
   void set_receiver(Receiver who) { receiver_.store(who, std::memory_order_relaxed); }
   bool caller_receives() const;
-  bool receive_for(Call& call, base::Time limit);
+  bool receive_for(Call& call, base::Time limit, base::Spinner& spinner);
   bool linger(Call& call, base::Spinner& spinner);
   bool is_crowded() const;
   void receive_as_caller(Lock& lock, base::Time limit, const Call* call);

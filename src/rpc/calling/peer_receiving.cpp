@@ -45,14 +45,16 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
   detail::FutureCore& future = call.future();
   const bool own_clock = runtime_->clock->runs_by_itself();
   std::optional<detail::BlockingRegion> region;
+  base::Spinner spinner;
   while (!future.ready()) {
     const bool has_deadline = own_clock && !Access::needs_no_receiver(call);
     const base::Time limit = std::min(until.value_or(base::Time::max()),
                                       has_deadline ? Access::deadline(call) : base::Time::max());
     if (!region) region.emplace();
-    if (!receive_for(call, limit)) {
+    if (!receive_for(call, limit, spinner)) {
       Access::sleep(call, limit == base::Time::max() ? std::nullopt : std::optional(limit));
       leave_line(call);
+      if (future.ready()) spinner.came();
     }
     if (future.ready()) break;
     const base::Time now = runtime_->clock->now();
@@ -66,8 +68,7 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
 }
 
 // False: another thread receives, and this one stands in line.
-bool Peer::receive_for(Call& call, base::Time limit) {
-  base::Spinner spinner;
+bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
   spinner.begin(runtime_->spin, limit);
   for (bool time_left = runtime_->spin.count() > 0;;) {
     Lock lock(mutex_);
@@ -90,7 +91,10 @@ bool Peer::receive_for(Call& call, base::Time limit) {
     lock.unlock();
     if (link) flush(link);
     time_left = linger(call, spinner);
-    if (call.future().ready()) return true;
+    if (call.future().ready()) {
+      spinner.came();
+      return true;
+    }
   }
 }
 
@@ -185,6 +189,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
       send_for_others(link);
       switch (std::exchange(waits, false) ? link->wait_and_receive() : link->receive()) {
         case Link::State::kFine:
+          spinner.came();
           take_frames(link);
           if (!future || future->ready() || SteadyClock::now() >= limit) return;
           if (Access::needs_no_receiver(*call)) return;
@@ -332,9 +337,7 @@ void Peer::settle_reply(Call& call, wire::Frame& frame) {
 void Peer::note_settled(Call& call) {
   Access::kept(call).clear();
   Access::companion(call) = {};
-  if (!is_reserved(*Access::function(call))) {
-    runtime_->counters.outstanding.fetch_sub(1, std::memory_order_release);
-  }
+  if (!is_reserved(*Access::function(call))) runtime_->counters.outstanding.end();
 }
 
 // The role belongs to a link: when `link` was lost meanwhile, another thread may have it already.

@@ -45,10 +45,7 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
   Access::bytes(call) = arguments.payload().size() + arguments.tensor_bytes();
   if (!arguments.kept().empty()) Access::kept(call) = arguments.kept();
   counters_.calls.add();
-  if (!is_reserved(function)) {
-    runtime_->counters.calls_started.add();
-    runtime_->counters.outstanding.fetch_add(1, std::memory_order_relaxed);
-  }
+  if (!is_reserved(function)) runtime_->counters.outstanding.begin();
 
   if (send(call, function, arguments, limits)) return;
   // The connection broke before the call's frame had left completely, so the callee cannot have run

@@ -10,6 +10,9 @@ namespace weft::rpc {
 namespace {
 thread_local const IoLoop* leading = nullptr;
 constexpr base::Time::rep kNever = base::Time::max().time_since_epoch().count();
+// Between two looks at descriptors and timers.
+constexpr int kContinuationsPerTurn = 64;
+constexpr auto kContinuationTime = std::chrono::microseconds(200);
 }  // namespace
 
 IoLoop::IoLoop(std::shared_ptr<base::Clock> clock)
@@ -44,10 +47,19 @@ std::shared_ptr<IoClient> IoLoop::find(uint64_t token) {
 
 void IoLoop::set_due(IoClient& client, base::Time due) {
   const base::Time::rep at = due.time_since_epoch().count();
-  if (client.due_.exchange(at, std::memory_order_seq_cst) == at || on_this_thread()) return;
-  // The loop reads all due times after it announced when it wakes: either it sees this time, or
+  if (client.due_.exchange(at, std::memory_order_seq_cst) == at) return;
+  note_earliest(at);
+  if (on_this_thread()) return;
+  // The loop reads the earliest time after it announced when it wakes: either it sees this time, or
   // this thread sees the announcement.
   if (at < sleeping_until_.load(std::memory_order_seq_cst)) poller_->wake();
+}
+
+void IoLoop::note_earliest(base::Time::rep at) {
+  base::Time::rep earliest = earliest_due_.load(std::memory_order_seq_cst);
+  while (at < earliest &&
+         !earliest_due_.compare_exchange_weak(earliest, at, std::memory_order_seq_cst)) {
+  }
 }
 
 void IoLoop::post(detail::Continuation* list) {
@@ -110,10 +122,14 @@ void IoLoop::finish() {
   unfinished_.store(0, std::memory_order_release);
 }
 
+// Looks at all clients only if one may be due. Cleared first: a time that is set meanwhile stays.
 base::Time IoLoop::run_timers(base::Time now) {
+  const base::Time::rep at = now.time_since_epoch().count();
+  if (const auto earliest = earliest_due_.load(std::memory_order_seq_cst); earliest > at)
+    return base::Time(base::Duration(earliest));
+  earliest_due_.store(kNever, std::memory_order_seq_cst);
   std::vector<std::shared_ptr<IoClient>> due;
   base::Time::rep earliest = kNever;
-  const base::Time::rep at = now.time_since_epoch().count();
   {
     std::lock_guard lock(mutex_);
     for (auto& [token, client] : clients_) {
@@ -125,16 +141,19 @@ base::Time IoLoop::run_timers(base::Time now) {
       }
     }
   }
+  note_earliest(earliest);
   for (auto& client : due) {
     client->due_.store(kNever, std::memory_order_seq_cst);
     client->on_time(now);
-    earliest = std::min(earliest, client->due_.load(std::memory_order_seq_cst));
   }
-  return base::Time(base::Duration(earliest));
+  return base::Time(base::Duration(earliest_due_.load(std::memory_order_seq_cst)));
 }
 
+// As many as fit into a turn: descriptors and timers do not wait for those that make new ones.
 bool IoLoop::run_continuations() {
-  for (;;) {
+  const base::Time until = std::chrono::steady_clock::now() + kContinuationTime;
+  for (int i = 0; i < kContinuationsPerTurn; ++i) {
+    if (i > 0 && std::chrono::steady_clock::now() >= until) return true;
     detail::Continuation* next;
     {
       std::lock_guard lock(mutex_);
@@ -150,6 +169,7 @@ bool IoLoop::run_continuations() {
     if (!crew_->leave_user_code()) return false;
     leading = this;
   }
+  return true;
 }
 
 }  // namespace weft::rpc

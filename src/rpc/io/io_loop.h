@@ -42,7 +42,10 @@ class IoClient {
 class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
  public:
   explicit IoLoop(std::shared_ptr<base::Clock> clock);
-  void set_crew(base::Crew& crew) { crew_ = &crew; }
+  void set_crew(base::Crew& crew) {
+    crew_ = &crew;
+    crew.add(*this);
+  }
 
   /// Registers a client; returns the token that watch() and remove() take. Any thread.
   uint64_t add(std::shared_ptr<IoClient> client);
@@ -75,6 +78,7 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
 
  private:
   base::Time run_timers(base::Time now);
+  void note_earliest(base::Time::rep at);
   /// False: the lead was lost.
   bool run_continuations();
   std::shared_ptr<IoClient> find(uint64_t token);
@@ -83,6 +87,7 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   base::Crew* crew_ = nullptr;
   std::shared_ptr<transport::Poller> poller_;  // shared with a clock that may outlive the loop
   std::atomic<base::Time::rep> sleeping_until_{0};
+  std::atomic<base::Time::rep> earliest_due_{base::Time::max().time_since_epoch().count()};
 
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<IoClient>> clients_;

@@ -11,6 +11,7 @@
 
 #include "base/demangle.h"
 #include "rpc/agent_core.h"
+#include "rpc/serving/desk.h"
 #include "rpc/serving/server.h"
 #include "rpc/serving/serving_link.h"
 
@@ -46,9 +47,8 @@ wire::FailedReply failed_reply_of(std::exception_ptr error) {
 IncomingCall::IncomingCall(Server& server, detail::Ref<ServingLink> link, uint64_t id,
                            const detail::FunctionEntry& function, const wire::CallPrelude& prelude,
                            base::Time now)
-    : keepalive_(server.agent().shared_from_this()),
+    : link_(std::move(link)),
       server_(server),
-      link_(std::move(link)),
       id_(id),
       function_(function),
       depth_(prelude.depth),
@@ -88,24 +88,30 @@ void IncomingCall::run(std::span<const std::byte> arguments, std::span<at::Tenso
   decoder_ = nullptr;
 }
 
-void IncomingCall::run_when_ready(detail::Task run) {
-  stage_.store(Stage::kAwaitsArguments, std::memory_order_relaxed);
-  detail::when_all(decoder_->arrival()->take_needed(),
-                   [self = detail::Ref<IncomingCall>::share(this),
-                    run = std::move(run)](std::exception_ptr why_not) mutable {
-                     // The thread that completed the last argument must not run a function.
-                     auto* later = new detail::Continuation;
-                     later->ambient = self;
-                     later->task = [self, run = std::move(run), why_not]() mutable {
-                       self->resume(run, why_not);
-                     };
-                     self->server_.runtime().io.post(later);
-                   });
+void IncomingCall::run_later(std::span<const std::byte> arguments, std::span<at::Tensor> tensors) {
+  later_ = true;
+  run(arguments, tensors);
 }
 
-void IncomingCall::resume(detail::Task& run, std::exception_ptr why_not) {
+// The thread that completes the last argument must not run a function.
+void IncomingCall::run_when_ready(detail::Task run) {
+  resume_ = std::move(run);
+  auto self = detail::Ref<IncomingCall>::share(this);
+  if (!decoder_->arrival()->must_wait()) {
+    stage_.store(Stage::kInBacklog, std::memory_order_relaxed);
+    return server_.add_to_backlog(std::move(self));
+  }
+  stage_.store(Stage::kAwaitsArguments, std::memory_order_relaxed);
+  detail::when_all(decoder_->arrival()->take_needed(), [self](std::exception_ptr why_not) {
+    self->why_not_ = std::move(why_not);
+    self->server_.add_to_backlog(self);
+  });
+}
+
+void IncomingCall::resume() {
+  detail::Task run = std::move(resume_);
   serve([&] {
-    if (why_not) std::rethrow_exception(why_not);
+    if (why_not_) std::rethrow_exception(why_not_);
     if (cancelled() || server_.runtime().clock->now() >= deadline_) {
       server_.runtime().counters.cancelled_unstarted.add();
       return refuse(ErrorCode::kTimeout, "given up by the caller before it began");
@@ -134,19 +140,39 @@ void IncomingCall::serve(F body) {
   }
 }
 
-void IncomingCall::park(std::span<const std::byte> arguments, std::vector<at::Tensor> tensors) {
+void IncomingCall::park(std::vector<std::byte> memory, std::span<const std::byte> arguments,
+                        std::vector<at::Tensor> tensors) {
   stage_.store(Stage::kInBacklog, std::memory_order_relaxed);
-  parked_arguments_.assign(arguments.begin(), arguments.end());
+  parked_memory_ = std::move(memory);
+  parked_arguments_ = arguments;
+  if (parked_memory_.empty() && !arguments.empty()) {
+    parked_memory_.assign(arguments.begin(), arguments.end());
+    parked_arguments_ = parked_memory_;
+  }
   parked_tensors_ = std::move(tensors);
 }
 
-void IncomingCall::run_parked() { run(parked_arguments_, parked_tensors_); }
+void IncomingCall::run_from_backlog() {
+  if (resume_) return resume();
+  decode_parked();
+  if (auto next = link_->next_in_line()) server_.add_to_backlog(std::move(next));
+}
+
+void IncomingCall::decode_parked() {
+  if (cancelled() || server_.runtime().clock->now() >= deadline_) {
+    server_.runtime().counters.cancelled_unstarted.add();
+    return refuse(ErrorCode::kTimeout, "given up by the caller before it began");
+  }
+  run_later(parked_arguments_, parked_tensors_);
+  parked_memory_ = {};
+  parked_tensors_ = {};
+}
 
 void IncomingCall::begin_user_code() {
   stage_.store(Stage::kRuns, std::memory_order_relaxed);
   in_user_code_ = true;
   user_code_began_ = server_.runtime().clock->now();
-  server_.on_user_code(*this);
+  Desk::on_user_code(*this);
 }
 
 void IncomingCall::reply(const Encoder& value) {

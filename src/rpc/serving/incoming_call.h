@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <span>
 #include <utility>
@@ -33,10 +34,17 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
 
   /// Decodes, runs and answers. `arguments` and `tensors` need live only until begin_user_code().
   void run(std::span<const std::byte> arguments, std::span<at::Tensor> tensors);
+  /// Decodes; the call is then run from the backlog.
+  void run_later(std::span<const std::byte> arguments, std::span<at::Tensor> tensors);
 
-  /// Keeps a copy of what run() needs, for a call that has to wait its turn.
-  void park(std::span<const std::byte> arguments, std::vector<at::Tensor> tensors);
-  void run_parked();
+  /// Keeps what decoding needs, for a call that is decoded later: `memory`, if `arguments` lie in
+  /// it, else a copy of these.
+  void park(std::vector<std::byte> memory, std::span<const std::byte> arguments,
+            std::vector<at::Tensor> tensors);
+  /// For the thread that took the call from the backlog: runs it, or decodes it if it was parked.
+  void run_from_backlog();
+  /// Of a call in the backlog: whether it can run.
+  bool is_decoded() const { return static_cast<bool>(resume_); }
 
   /// Sets the companion of the call; before it runs.
   void set_companion(detail::Ref<Companion> companion) { companion_ = std::move(companion); }
@@ -66,7 +74,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
 
   // Invocation:
   Decoder& arguments() override { return *decoder_; }
-  bool must_wait() const override { return decoder_->arrival()->must_wait(); }
+  bool must_wait() const override { return later_ || decoder_->arrival()->must_wait(); }
   void run_when_ready(detail::Task run) override;
   void begin_user_code() override;
   void reply(const Encoder& value) override;
@@ -87,16 +95,15 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   /// Runs `body` for this call: it is what the thread works for, and what is thrown is its answer.
   template <typename F>
   void serve(F body);
-  void resume(detail::Task& run, std::exception_ptr why_not);
+  void resume();
+  void decode_parked();
   void send_failed(const wire::FailedReply& failed);
   void send(wire::FrameHeader header, const Note& note, const Encoder& body);
   bool claim_reply() { return !answered_.exchange(true, std::memory_order_acq_rel); }
   base::Duration time_in_user_code() const;
 
-  // A function may outlive the agent's other owners: a promise kept by the user answers any time.
-  const std::shared_ptr<AgentCore> keepalive_;
+  detail::Ref<ServingLink> link_;  // first: keeps the server
   Server& server_;
-  detail::Ref<ServingLink> link_;
   const uint64_t id_;
   const detail::FunctionEntry& function_;
   const uint32_t depth_;
@@ -109,8 +116,12 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   std::atomic<Stage> stage_{Stage::kArrived};  // for people
   std::atomic<bool> answered_{false};
   std::atomic<bool> cancelled_{false};
-  std::vector<std::byte> parked_arguments_;
+  std::vector<std::byte> parked_memory_;
+  std::span<const std::byte> parked_arguments_;
   std::vector<at::Tensor> parked_tensors_;
+  bool later_ = false;   // is run from the backlog, though nothing is missing
+  detail::Task resume_;  // of a call in the backlog whose arguments have come
+  std::exception_ptr why_not_;
   base::Mutex children_mutex_;
   std::vector<std::pair<detail::Ref<Peer>, uint64_t>> children_ WEFT_GUARDED_BY(children_mutex_);
   size_t prune_at_ WEFT_GUARDED_BY(children_mutex_) = 16;

@@ -1,46 +1,47 @@
-// Serves the calls of other workers.
+// Serves the calls of other workers, with as many threads as there is work for.
 //
-// One thread of a crew leads: it waits for the serving links, decodes and runs functions inline.
-// Functions that are known to take long, that block or that turn out slow give the lead away (see
-// base/crew.h), so reading goes on and pings are answered. Functions beyond `handler_threads` at
-// once wait in a backlog.
+// Connections are spread over desks (rpc/serving/desk.h), each led by a thread of one crew
+// (base/crew.h): a lightly loaded worker answers on the thread that read, a loaded one reads and
+// runs with as many threads as it has CPUs. Calls that a desk leaves to others, and calls that had
+// to wait for their arguments, wait in a backlog for any thread of the crew.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "base/crew.h"
-#include "base/spinner.h"
-#include "observe/histogram.h"
+#include "base/mutex.h"
 #include "rpc/runtime.h"
+#include "rpc/serving/backlog.h"
+#include "rpc/serving/desk.h"
+#include "rpc/serving/function_statistics.h"
 #include "rpc/serving/incoming_call.h"
 #include "rpc/serving/serving_link.h"
-#include "transport/poller.h"
 #include "weft/debug_info.h"
 
 namespace weft::rpc {
 
 class AgentCore;
 
-/// For people.
-LatencySummary summarize(const observe::Histogram& histogram);
-
-class Server final : public base::CrewLoop {
+class Server final : public base::CrewBacklog {
  public:
   /// `agent` is the one that functions running here belong to.
   Server(std::shared_ptr<Runtime> runtime, AgentCore& agent);
   ~Server() override;
-  void set_crew(base::Crew& crew) { crew_ = &crew; }
+
+  /// How many desks a worker has: as many as threads that may use a CPU.
+  static size_t desks_of(const Runtime& runtime);
+  /// Gives the crew its loops, before it starts.
+  void set_crew(base::Crew& crew);
+  /// Throws kLimitExceeded if no thread can be started.
+  void start();
 
   Runtime& runtime() const { return *runtime_; }
   AgentCore& agent() const { return agent_; }
+  FunctionStatistics& statistics() { return statistics_; }
 
   enum class Adoption {
     kServed,
@@ -54,63 +55,36 @@ class Server final : public base::CrewLoop {
   void finish_sending(base::Duration patience);
   void close_all();
 
-  std::vector<FunctionStats> function_stats() const;
-  size_t backlog() const;
   size_t links() const;
   void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too) const;
 
-  // For calls and links.
-  void on_user_code(IncomingCall& call);
+  // For calls.
   void on_answered(IncomingCall& call, bool failed, base::Duration took);
-  bool flushes_later(ServingLink& link) const;
-  void watch(int descriptor, uint32_t interest, uint64_t token);
+  /// The call is run by a thread of the crew as soon as there is a slot. Any thread.
+  void add_to_backlog(detail::Ref<IncomingCall> call);
 
-  // CrewLoop:
-  void lead() override;
-  void interrupt() override { poller_.wake(); }
-  bool run_from_backlog() override;
-  bool backlog_starves() override;
+  // CrewBacklog:
+  size_t waiting() const override { return backlog_size_.load(std::memory_order_seq_cst); }
+  bool run_one() override;
+  bool run_short() override;
 
  private:
-  struct FunctionCounters {
-    std::atomic<uint64_t> served{0}, failed{0};
-    std::atomic<int64_t> typical_ns{0};  // moving average
-    observe::Histogram handler;
-  };
-  FunctionCounters& counters_of(const detail::FunctionEntry& function);
+  template <typename F>
+  bool run_one_that(const F& suits);
+  Desk& desk_for_next() const;
+  std::vector<detail::Ref<ServingLink>> all_links() const;
 
-  // Leader only; false: the lead was lost.
-  bool serve_ready();
-  bool serve_events(std::optional<base::Duration> limit);
-  bool receive_and_serve(ServingLink& link);
-  bool serve_frames(ServingLink& link);
-  bool serve_call(ServingLink& link);
-  bool welcome(IncomingCall& call, std::span<const std::byte> note, std::span<at::Tensor> tensors);
-  bool run_here(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments);
-  bool spin_on(ServingLink& link);
-  void drop(ServingLink& link, const std::string& why, bool suspicious);
-  detail::Ref<ServingLink> find(uint64_t token);
-
-  std::shared_ptr<Runtime> runtime_;
+  const std::shared_ptr<Runtime> runtime_;
   AgentCore& agent_;
   base::Crew* crew_ = nullptr;
-  transport::Poller poller_;
+  std::vector<std::unique_ptr<Desk>> desks_;  // constant after set_crew()
+  FunctionStatistics statistics_;
 
-  // The leader's; tells the next leader where this one was.
-  detail::Ref<ServingLink> current_;
-  detail::Ref<ServingLink> hot_;  // served last; polled while spinning
-  base::Spinner spinner_;
-
-  mutable std::mutex mutex_;
-  std::unordered_map<uint64_t, detail::Ref<ServingLink>> links_;
-  uint64_t next_token_ = 1;
-  bool closed_ = false;
-  std::deque<detail::Ref<IncomingCall>> backlog_;
-  base::Time backlog_moved_{};
+  mutable base::Mutex mutex_;
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+  Backlog<int, detail::Ref<IncomingCall>> backlog_ WEFT_GUARDED_BY(mutex_);  // by caller's rank
   std::atomic<size_t> backlog_size_{0};
-
-  std::unique_ptr<FunctionCounters[]> function_counters_;
-  uint32_t function_count_;
+  std::atomic<uint32_t> fruitless_rescues_{0};
 };
 
 }  // namespace weft::rpc

@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "rpc/agent_core.h"
 #include "rpc/functions/function_table.h"
+#include "rpc/serving/desk.h"
 #include "rpc/serving/incoming_call.h"
 #include "rpc/serving/server.h"
 #include "transport/poller.h"
@@ -42,8 +44,9 @@ ResolvedFunction look_up(const wire::CallPrelude& prelude) {
 
 }  // namespace
 
-ServingLink::ServingLink(Server& server, detail::Ref<Link> link, WorkerInfo caller)
-    : server_(server),
+ServingLink::ServingLink(Server& server, Desk& desk, detail::Ref<Link> link, WorkerInfo caller)
+    : keepalive_(server.agent().shared_from_this()),
+      desk_(desk),
       link_(std::move(link)),
       caller_(std::move(caller)),
       interest_(transport::Poller::kReadable) {}
@@ -72,7 +75,7 @@ const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, u
 void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
                              const Encoder& value, Link::Lane lane) {
   link_->queue(header, note, value, lane);
-  if (!server_.flushes_later(*this)) flush();
+  if (!Desk::flushes_later(*this)) flush();
 }
 
 void ServingLink::flush() {
@@ -82,44 +85,39 @@ void ServingLink::flush() {
 
 // Computed and told under one lock, so that of two threads the later one's view stays.
 void ServingLink::update_interest() {
-  std::lock_guard lock(interest_mutex_);
+  const base::MutexLock lock(interest_mutex_);
   const bool paused = link_->unsent_bytes() > kUnsentRepliesBeforePause;
   uint32_t wanted = transport::Poller::kNothing;
   if (!paused) wanted |= transport::Poller::kReadable;
   if (link_->blocked()) wanted |= transport::Poller::kWritable;
   paused_.store(paused, std::memory_order_relaxed);
-  if (std::exchange(interest_, wanted) != wanted) {
-    server_.watch(link_->descriptor(), wanted, token);
-  }
-}
-
-bool ServingLink::has_calls() {
-  std::lock_guard lock(mutex_);
-  return !calls_.empty();
+  if (std::exchange(interest_, wanted) != wanted) desk_.watch(*this, wanted);
 }
 
 void ServingLink::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too,
                                  base::Time now) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   calls_.for_each([&](IncomingCall& call) {
     if (reserved_too || !is_reserved(call.function())) calls.push_back(call.describe(now));
   });
 }
 
 void ServingLink::add(IncomingCall& call) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   calls_.add(call);
+  call_count_.store(calls_.size(), std::memory_order_relaxed);
 }
 
 void ServingLink::remove(IncomingCall& call) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   calls_.remove(call);
+  call_count_.store(calls_.size(), std::memory_order_relaxed);
 }
 
 void ServingLink::cancel(uint64_t call_id) {
   detail::Ref<IncomingCall> found;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     calls_.find(call_id, [&found](IncomingCall& call) {
       // A call whose last owner is about to remove it is answered already.
       if (!call.try_add_ref()) return false;
@@ -139,10 +137,32 @@ bool ServingLink::take_early_cancel(uint64_t call_id) {
   return !early_cancels_.empty() && std::erase(early_cancels_, call_id) > 0;
 }
 
+bool ServingLink::stand_in_line(detail::Ref<IncomingCall> call) {
+  const base::MutexLock lock(mutex_);
+  if (closed_) return false;
+  line_.push_back(std::move(call));
+  line_length_.store(line_.size(), std::memory_order_release);
+  return line_.size() == 1;
+}
+
+detail::Ref<IncomingCall> ServingLink::next_in_line() {
+  detail::Ref<IncomingCall> first;  // destroyed outside the lock
+  const base::MutexLock lock(mutex_);
+  if (line_.empty()) return {};
+  first = std::move(line_.front());
+  line_.pop_front();
+  line_length_.store(line_.size(), std::memory_order_release);
+  return line_.empty() ? detail::Ref<IncomingCall>() : line_.front();
+}
+
 void ServingLink::cancel_all() {
   std::vector<detail::Ref<IncomingCall>> calls;
+  std::deque<detail::Ref<IncomingCall>> line;  // its calls keep the link
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
+    closed_ = true;
+    line.swap(line_);
+    line_length_.store(0, std::memory_order_release);
     calls_.for_each([&calls](IncomingCall& call) {
       if (call.try_add_ref()) calls.push_back(detail::Ref<IncomingCall>::adopt(&call));
     });

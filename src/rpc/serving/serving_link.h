@@ -4,11 +4,13 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
-#include <mutex>
+#include <memory>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "rpc/io/link.h"
 #include "rpc/serving/call_index.h"
 #include "weft/debug_info.h"
@@ -19,6 +21,8 @@
 
 namespace weft::rpc {
 
+class AgentCore;
+class Desk;
 class IncomingCall;
 class Server;
 
@@ -31,7 +35,9 @@ struct ResolvedFunction {
 
 class ServingLink final : public detail::RefCounted {
  public:
-  ServingLink(Server& server, detail::Ref<Link> link, WorkerInfo caller);
+  /// As long as the link exists, so do the server and its agent: a function may outlive the agent's
+  /// other owners, since a promise kept by the user answers any time.
+  ServingLink(Server& server, Desk& desk, detail::Ref<Link> link, WorkerInfo caller);
 
   Link& link() { return *link_; }
   const WorkerInfo& caller() const { return caller_; }
@@ -53,8 +59,18 @@ class ServingLink final : public detail::RefCounted {
   /// Whether the call was cancelled before it came; forgets that cancel. Leader only.
   bool take_early_cancel(uint64_t call_id);
 
-  bool has_calls();
+  /// Calls that have come and are not done with.
+  size_t calls() const { return call_count_.load(std::memory_order_relaxed); }
+  bool has_calls() const { return calls() > 0; }
   void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too, base::Time now);
+
+  // Calls whose arguments are decoded later, one after the other: the line keeps the order in which
+  // the calls came.
+  bool has_line() const { return line_length_.load(std::memory_order_acquire) > 0; }
+  /// True: the call is the first, to be decoded now. A link that was closed keeps none.
+  bool stand_in_line(detail::Ref<IncomingCall> call);
+  /// The first has been decoded. Returns the next, to be decoded now; null if there is none.
+  detail::Ref<IncomingCall> next_in_line();
 
   /// Tells the poller what to wait for: readable unless the caller leaves its replies untaken,
   /// writable while some are unsent. Any thread, after every flush.
@@ -67,7 +83,8 @@ class ServingLink final : public detail::RefCounted {
   bool said_goodbye = false;  // leader: the caller sends no more
 
  private:
-  Server& server_;
+  const std::shared_ptr<AgentCore> keepalive_;  // until the server closes, a cycle
+  Desk& desk_;
   detail::Ref<Link> link_;
   const WorkerInfo caller_;
   // By the caller's number; leader only. Callers number from 0: the few with higher numbers than
@@ -78,11 +95,15 @@ class ServingLink final : public detail::RefCounted {
   // latest few; leader only.
   std::vector<uint64_t> early_cancels_;
   size_t next_early_cancel_ = 0;
-  std::mutex mutex_;
-  CallIndex<IncomingCall> calls_;
-  std::mutex interest_mutex_;
+  base::Mutex mutex_;
+  CallIndex<IncomingCall> calls_ WEFT_GUARDED_BY(mutex_);
+  std::atomic<size_t> call_count_{0};
+  std::deque<detail::Ref<IncomingCall>> line_ WEFT_GUARDED_BY(mutex_);
+  std::atomic<size_t> line_length_{0};
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+  base::Mutex interest_mutex_;
   std::atomic<bool> paused_{false};
-  uint32_t interest_;
+  uint32_t interest_ WEFT_GUARDED_BY(interest_mutex_);
 };
 
 }  // namespace weft::rpc

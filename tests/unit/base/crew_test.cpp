@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "base/crew.h"
 
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <latch>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -36,10 +41,6 @@ class ToyLoop final : public CrewLoop {
     pieces_.push_back(std::move(piece));
     changed_.notify_one();
   }
-  void add_backlog(std::function<void()> piece) {
-    std::lock_guard lock(mutex_);
-    backlog_.push_back(std::move(piece));
-  }
 
   void lead() override {
     do {
@@ -51,6 +52,7 @@ class ToyLoop final : public CrewLoop {
         piece = std::move(pieces_.front());
         pieces_.pop_front();
       }
+      if (takes_slots) crew->take_slot();
       crew->enter_user_code();
       piece();
     } while (crew->leave_user_code());
@@ -59,38 +61,73 @@ class ToyLoop final : public CrewLoop {
     std::lock_guard lock(mutex_);
     changed_.notify_all();
   }
-  bool run_from_backlog() override {
+  void on_slow_user_code() override { ++slow; }
+  void on_end() override { ++ends; }
+
+  Crew* crew = nullptr;
+  bool takes_slots = false;
+  std::atomic<int> slow{0};
+  std::atomic<int> ends{0};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> pieces_;
+};
+
+class ToyBacklog final : public CrewBacklog {
+ public:
+  void add(std::function<void()> piece) {
+    {
+      std::lock_guard lock(mutex_);
+      pieces_.push_back(std::move(piece));
+      waiting_ = pieces_.size();
+    }
+    crew->call_for_help();
+  }
+  size_t waiting() const override { return waiting_; }
+  bool run_short() override { return run_one(); }
+  bool run_one() override {
     std::function<void()> piece;
     {
       std::lock_guard lock(mutex_);
-      if (backlog_.empty()) return false;
-      piece = std::move(backlog_.front());
-      backlog_.pop_front();
+      if (pieces_.empty()) return false;
+      piece = std::move(pieces_.front());
+      pieces_.pop_front();
+      waiting_ = pieces_.size();
     }
+    crew->found_work();
     piece();
     return true;
-  }
-  bool backlog_starves() override {
-    std::lock_guard lock(mutex_);
-    return !backlog_.empty();
   }
 
   Crew* crew = nullptr;
 
  private:
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::atomic<size_t> waiting_{0};
   std::deque<std::function<void()>> pieces_;
-  std::deque<std::function<void()>> backlog_;
 };
 
 class CrewTest : public testing::Test {
  protected:
   void start(Crew::Limits limits) {
-    loop_ = std::make_shared<ToyLoop>();
-    crew_ = std::make_shared<Crew>("toy", limits, *loop_, pulse_, keepalive_);
-    loop_->crew = crew_.get();
-    crew_->start();
+    crew_ = std::make_shared<Crew>("toy", limits, pulse_, keepalive_);
+    crew_->set_backlog(*backlog_);
+    backlog_->crew = crew_.get();
+    for (auto& loop : {loop_, second_loop_}) {
+      loop->crew = crew_.get();
+      crew_->add(*loop);
+    }
+    crew_->start(*loop_);
+  }
+  // Ticks as the pulse would, until `condition` holds.
+  template <typename F>
+  void tick_until(F condition) {
+    while (!condition()) {
+      crew_->on_tick();
+      std::this_thread::sleep_for(1ms);
+    }
   }
   // Runs `piece` on the crew and waits for it.
   void run(std::function<void()> piece) {
@@ -109,7 +146,9 @@ class CrewTest : public testing::Test {
 
   Pulse pulse_;  // stands still: tests tick themselves
   std::shared_ptr<int> keepalive_ = std::make_shared<int>();
-  std::shared_ptr<ToyLoop> loop_;
+  std::shared_ptr<ToyLoop> loop_ = std::make_shared<ToyLoop>();
+  std::shared_ptr<ToyLoop> second_loop_ = std::make_shared<ToyLoop>();
+  std::shared_ptr<ToyBacklog> backlog_ = std::make_shared<ToyBacklog>();
   std::shared_ptr<Crew> crew_;
 };
 
@@ -194,41 +233,153 @@ TEST_F(CrewTest, APieceMayGiveTheLeadUpBeforehand) {
 TEST_F(CrewTest, CalledForHelpAThreadWorksOnTheBacklog) {
   start({});
   const Signal done(10);
+  std::mutex mutex;
   std::set<std::thread::id> helpers;
   std::thread::id leader;
   run([&leader] { leader = std::this_thread::get_id(); });
+
   for (int i = 0; i < 10; ++i) {
-    loop_->add_backlog([&helpers, done] {
-      helpers.insert(std::this_thread::get_id());
+    backlog_->add([&, done] {
+      {
+        std::lock_guard lock(mutex);
+        helpers.insert(std::this_thread::get_id());
+      }
+      done.give();
+    });
+  }
+  done.wait();
+
+  std::lock_guard lock(mutex);
+  EXPECT_FALSE(helpers.contains(leader));
+}
+
+TEST_F(CrewTest, SeveralLoopsAreLedAtTheSameTime) {
+  start({});
+  crew_->start(*second_loop_);
+  crew_->start(*second_loop_);  // is led already
+  const Signal first_runs, second_ran;
+
+  loop_->post([=] {
+    first_runs.give();
+    second_ran.wait();
+  });
+  first_runs.wait();
+  second_loop_->post([=] { second_ran.give(); });
+
+  second_ran.wait();
+  EXPECT_EQ(crew_->threads(), 2u);
+}
+
+TEST_F(CrewTest, NoMoreTasksThanSlotsRunAtTheSameTime) {
+  start({.running = 2});
+  constexpr int kTasks = 40;
+  std::atomic<int> running{0}, most{0};
+  const Signal done(kTasks);
+
+  for (int i = 0; i < kTasks; ++i) {
+    backlog_->add([&, done] {
+      const int now = ++running;
+      for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+      }
+      const auto end = std::chrono::steady_clock::now() + 1ms;
+      while (std::chrono::steady_clock::now() < end) {
+      }
+      --running;
+      done.give();
+    });
+  }
+  done.wait();
+
+  EXPECT_LE(most, 2);
+}
+
+TEST_F(CrewTest, TasksThatBlockWhereNobodySeesItMakeRoom) {
+  start({.running = 2});
+  constexpr int kTasks = 64;
+  const Signal all_there(kTasks), done(kTasks);
+
+  for (int i = 0; i < kTasks; ++i) {
+    backlog_->add([=] {
+      all_there.give();
+      all_there.wait();
       done.give();
     });
   }
 
-  crew_->on_tick();
-  done.wait();
+  tick_until([&] { return done.given(); });
+}
 
-  EXPECT_EQ(helpers.size(), 1u);
-  EXPECT_FALSE(helpers.contains(leader));
+TEST_F(CrewTest, TheLeaderHasASlotTooAndLosesItWhenItBlocksUnseen) {
+  start({.running = 1});
+  loop_->takes_slots = true;
+  const Signal leader_runs, release, done;
+  loop_->post([=] {
+    leader_runs.give();
+    release.wait();
+  });
+  leader_runs.wait();
+  EXPECT_EQ(crew_->running(), 1u);
+
+  backlog_->add([=] { done.give(); });
+  EXPECT_FALSE(done.given());
+  tick_until([&] { return done.given(); });
+
+  EXPECT_EQ(loop_->slow, 1);
+  release.give();
 }
 
 TEST_F(CrewTest, ABacklogThatStarvesGetsAThreadFromThePulse) {
   start({.running = 1});
-  const Signal blocked, release, done;
-  loop_->add_backlog([=] {
-    blocked.give();
-    release.wait();
+  const Signal runs, done, stop;
+  backlog_->add([=] {
+    runs.give();
+    while (!stop.given()) {  // uses a CPU, so its slot stays in use
+    }
   });
-  loop_->add_backlog([=] { done.give(); });
-  crew_->on_tick();
-  blocked.wait();
+  runs.wait();
 
-  crew_->on_tick();
+  backlog_->add([=] { done.give(); });
+  tick_until([&] { return done.given(); });
 
-  done.wait();
-  release.give();
+  stop.give();
 }
 
-TEST_F(CrewTest, OutOfThreadsTheFirstOneDoneLeads) {
+TEST_F(CrewTest, ATaskThatBlocksInWeftMakesRoomAtOnce) {
+  start({.running = 1});
+  Promise<int> promise;
+  const Signal done;
+
+  backlog_->add([=, future = promise.future()] {
+    future.wait();
+    done.give();
+  });
+  backlog_->add([&promise] { promise.set_value(1); });
+
+  done.wait();
+}
+
+TEST_F(CrewTest, AThreadThatEndsInUserCodeLeavesNothingBehind) {
+  start({.running = 1});
+  loop_->takes_slots = true;
+  loop_->post([] { pthread_exit(nullptr); });
+
+  run([] {});
+
+  while (crew_->threads() > 1) std::this_thread::yield();
+  EXPECT_LE(crew_->running(), 1u);
+}
+
+TEST_F(CrewTest, TheLastThreadTellsTheLoopsThatItIsOver) {
+  start({});
+  crew_->start(*second_loop_);
+
+  EXPECT_TRUE(crew_->stop(10s));
+
+  EXPECT_EQ(loop_->ends, 1);
+  EXPECT_EQ(second_loop_->ends, 1);
+}
+
+TEST_F(CrewTest, OutOfThreadsALoopIsStillLed) {
   start({.threads = 2});
   Promise<void> first, second;
   const Signal both_block(2), third_ran;
@@ -239,14 +390,51 @@ TEST_F(CrewTest, OutOfThreadsTheFirstOneDoneLeads) {
     });
   }
   both_block.wait();
-  loop_->post([=] { third_ran.give(); });
-  EXPECT_FALSE(third_ran.given());
 
-  second.set_value();
+  EXPECT_TRUE(crew_->out_of_threads());
+  loop_->post([=] { third_ran.give(); });
 
   third_ran.wait();
-  EXPECT_LE(crew_->threads(), 2u);
+  EXPECT_EQ(crew_->threads(), 3u);
   first.set_value();
+  second.set_value();
+}
+
+TEST_F(CrewTest, OutOfThreadsTheBacklogWaits) {
+  start({.threads = 2});
+  Promise<void> release;
+  const Signal blocks, done;
+  backlog_->add([=, future = release.future()] {
+    blocks.give();
+    future.wait();
+  });
+  blocks.wait();
+
+  backlog_->add([=] { done.give(); });
+  for (int i = 0; i < 100; ++i) crew_->on_tick();
+  EXPECT_FALSE(done.given());
+  EXPECT_EQ(crew_->threads(), 2u);
+
+  release.set_value();
+  done.wait();
+}
+
+TEST_F(CrewTest, OfThreadsThatEndTogetherOneTellsTheLoops) {
+  for (int i = 0; i < 200; ++i) {
+    auto crew = std::make_shared<Crew>("toy", Crew::Limits{}, pulse_, keepalive_);
+    std::vector<std::shared_ptr<ToyLoop>> loops;
+    for (int j = 0; j < 4; ++j) {
+      loops.push_back(std::make_shared<ToyLoop>());
+      loops.back()->crew = crew.get();
+      crew->add(*loops.back());
+    }
+    for (auto& each : loops) crew->start(*each);
+
+    EXPECT_TRUE(crew->stop(10s));
+
+    for (auto& each : loops) EXPECT_EQ(each->ends, 1);
+  }
+  start({});
 }
 
 TEST_F(CrewTest, IdleThreadsAreFew) {

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/serving/desk.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "rpc/agent_core.h"
+#include "rpc/functions/function_table.h"
+#include "rpc/serving/placement.h"
+#include "rpc/serving/server.h"
+
+namespace weft::rpc {
+
+namespace {
+
+using transport::Poller;
+
+constexpr int kReceivesPerTurn = 64;
+constexpr int kPollsPerLook = 32;  // at the poller, while spinning on the only link
+// The pulse takes the lead from user code that it finds at two ticks in a row.
+constexpr auto kSlow = std::chrono::milliseconds(1);
+
+}  // namespace
+
+// What this thread does.
+struct Desk::Role {
+  Desk* leads = nullptr;
+  bool in_user_code = false;
+  bool without_lead = false;  // gives up the lead when user code begins
+  // The replies of this link are sent together at the end of the batch.
+  const ServingLink* batching = nullptr;
+};
+
+Desk::Role& Desk::role() {
+  thread_local Role role;
+  return role;
+}
+
+Desk::Desk(Server& server, Runtime& runtime, base::Crew& crew)
+    : server_(server), runtime_(runtime), crew_(crew) {}
+
+// --- links -----------------------------------------------------------------------------------
+
+bool Desk::add(const detail::Ref<ServingLink>& link) {
+  const base::MutexLock lock(mutex_);
+  link->token = next_token_++;
+  if (!poller_.add(link->link().descriptor(), Poller::kReadable, link->token)) return false;
+  links_.emplace(link->token, link);
+  link_count_.store(links_.size(), std::memory_order_relaxed);
+  return true;
+}
+
+std::vector<detail::Ref<ServingLink>> Desk::take_all() {
+  std::unordered_map<uint64_t, detail::Ref<ServingLink>> taken;
+  {
+    const base::MutexLock lock(mutex_);
+    taken.swap(links_);
+    link_count_.store(0, std::memory_order_relaxed);
+  }
+  std::vector<detail::Ref<ServingLink>> links;
+  for (auto& [token, link] : taken) links.push_back(std::move(link));
+  return links;
+}
+
+std::vector<detail::Ref<ServingLink>> Desk::links() const {
+  std::vector<detail::Ref<ServingLink>> links;
+  const base::MutexLock lock(mutex_);
+  for (const auto& [token, link] : links_) links.push_back(link);
+  return links;
+}
+
+detail::Ref<ServingLink> Desk::find(uint64_t token) const {
+  const base::MutexLock lock(mutex_);
+  auto found = links_.find(token);
+  return found == links_.end() ? detail::Ref<ServingLink>() : found->second;
+}
+
+void Desk::watch(ServingLink& link, uint32_t interest) {
+  poller_.change(link.link().descriptor(), interest, link.token);
+}
+
+void Desk::unwatch(ServingLink& link) { poller_.remove(link.link().descriptor()); }
+
+void Desk::drop(ServingLink& link, const std::string& why, bool suspicious) {
+  if (std::exchange(link.lost, true)) return;
+  if (suspicious) {
+    runtime_.counters.bad_connections.add();
+    base::log(LogLevel::kWarning, runtime_.name(),
+              fmt::format("closing the connection of {} from {}: {}", link.caller().name,
+                          link.link().connection().remote_address(), why));
+  }
+  unwatch(link);
+  link.link().close();
+  link.cancel_all();
+  if (hot_.get() == &link) hot_ = {};
+  detail::Ref<ServingLink> last;  // destroyed outside the lock
+  const base::MutexLock lock(mutex_);
+  if (auto found = links_.find(link.token); found != links_.end()) {
+    last = std::move(found->second);
+    links_.erase(found);
+  }
+  link_count_.store(links_.size(), std::memory_order_relaxed);
+}
+
+// --- leading ---------------------------------------------------------------------------------
+
+void Desk::lead() {
+  // The previous leader lost the lead while it served a batch: this thread first sends that batch's
+  // queued replies, then serves its remaining frames.
+  if (current_) {
+    current_->flush();
+    if (!serve_frames(*current_)) return;
+    current_ = {};
+  }
+  while (!crew_.stopping()) {
+    if (!take_turn()) return;
+  }
+}
+
+bool Desk::take_turn() {
+  if (hot_ && runtime_.spin.count() > 0) {
+    const detail::Ref<ServingLink> hot = std::exchange(hot_, {});
+    if (!spin_on(*hot)) return false;
+  }
+  // Leaders may have all slots: the backlog goes on all the same.
+  return help_once() && wait_and_serve();
+}
+
+// Runs one call of the backlog if no other thread can: this one had better read.
+bool Desk::help_once() {
+  if (server_.waiting() == 0 || !crew_.needs_leaders_help() || !crew_.take_slot()) return true;
+  running_function_.store(kNoFunction, std::memory_order_relaxed);
+  Role& mine = role();
+  mine = {};
+  mine.leads = this;
+  mine.in_user_code = true;
+  crew_.enter_user_code();
+  server_.run_one();
+  mine = {};
+  return crew_.leave_user_code();
+}
+
+// Sleeps until something comes, without a slot.
+bool Desk::wait_and_serve() {
+  crew_.give_slot();
+  if (server_.waiting() > 0) {
+    crew_.call_for_help();  // with the slot that this thread had
+    if (crew_.needs_leaders_help() && crew_.take_slot()) return serve_events(base::Duration(0));
+  }
+  return serve_events(std::nullopt);
+}
+
+bool Desk::serve_events(std::optional<base::Duration> limit) {
+  for (const transport::PollEvent& event : poller_.wait(limit)) {
+    detail::Ref<ServingLink> link = find(event.token);
+    if (!link) continue;
+    // A paused link reports no bytes, but its end.
+    if (event.writable || link->paused()) {
+      const Link::State state = link->link().flush();
+      link->update_interest();
+      if (state == Link::State::kBroken) {
+        drop(*link, link->link().why_broken(), false);
+        continue;
+      }
+    }
+    // When the lead is lost the events left here are reported again to the next leader.
+    if (event.readable && !receive_and_serve(*link)) return false;
+  }
+  return true;
+}
+
+// Polls the link served last, for as long as the options say, before the thread sleeps. However
+// busy this one is, the others are looked at, and the backlog: before all else, for calls may have
+// come while functions ran.
+bool Desk::spin_on(ServingLink& link) {
+  spinner_.begin(runtime_.spin);
+  for (int polls = 0;; ++polls) {
+    if (link.lost || link.paused() || crew_.stopping()) return true;
+    const bool looks =
+        link_count() > 1 ? polls % 2 == 0 : polls % kPollsPerLook == kPollsPerLook - 1;
+    if (looks && !(serve_events(base::Duration(0)) && help_once())) return false;
+    const uint64_t before = link.link().received_bytes();
+    if (!receive_and_serve(link)) return false;
+    if (link.link().received_bytes() != before) {
+      spinner_.begin(runtime_.spin);
+    } else if (server_.waiting() > 0 || !spinner_.again()) {
+      return true;
+    }
+  }
+}
+
+bool Desk::receive_and_serve(ServingLink& link) {
+  if (link.paused() || link.lost) return true;
+  for (int i = 0; i < kReceivesPerTurn; ++i) {
+    switch (link.link().receive()) {
+      case Link::State::kBlocked:
+        return true;
+      case Link::State::kBroken:
+        drop(link, link.link().why_broken(), false);
+        return true;
+      case Link::State::kFine:
+        spinner_.came();
+        break;
+    }
+    current_ = detail::Ref<ServingLink>::share(&link);
+    if (!serve_frames(link)) return false;
+    current_ = {};
+    if (link.lost || !link.link().within_frame()) break;
+  }
+  if (!link.lost && runtime_.spin.count() > 0) hot_ = detail::Ref<ServingLink>::share(&link);
+  return true;
+}
+
+bool Desk::serve_frames(ServingLink& link) {
+  Role& mine = role();
+  mine = {};
+  mine.leads = this;
+  mine.batching = &link;
+  runtime_.pulse.touch();
+  try {
+    while (!link.lost && link.link().next_frame()) {
+      const wire::FrameHeader& header = link.link().frame().header;
+      if (link.said_goodbye) {
+        Decoder::fail(
+            fmt::format("a frame of kind {} after goodbye", static_cast<int>(header.kind)));
+      }
+      switch (header.kind) {
+        case wire::FrameKind::kCall:
+          if (!serve_call(link)) return false;
+          break;
+        case wire::FrameKind::kCancel:
+          link.cancel(header.id);
+          break;
+        case wire::FrameKind::kPing: {
+          wire::FrameHeader pong{wire::FrameKind::kPong};
+          pong.id = header.id;
+          link.link().queue(pong, link.link().lane_for_urgent());
+          break;
+        }
+        case wire::FrameKind::kGoodbye:
+          link.said_goodbye = true;  // what was asked before is still answered
+          break;
+        default:
+          Decoder::fail(
+              fmt::format("a frame of kind {} from a caller", static_cast<int>(header.kind)));
+      }
+    }
+  } catch (const Error& error) {
+    drop(link, error.message(), true);
+  }
+  mine = {};
+  if (!link.lost && link.link().has_queued()) link.flush();
+  return true;
+}
+
+bool Desk::serve_call(ServingLink& link) {
+  wire::Frame& frame = link.link().frame();
+  std::span<const std::byte> arguments = frame.body;
+  const wire::CallPrelude prelude = wire::read_prelude(frame.header.flags, arguments);
+  const ResolvedFunction& function = link.resolve(prelude, frame.header.flags);
+  if (!function.entry) {
+    Encoder body;
+    wire::encode_failed(body, {function.error, "", function.why});
+    wire::FrameHeader header{wire::FrameKind::kReply, wire::kFailed};
+    header.id = frame.header.id;
+    link.link().queue(header, {}, body);
+    return true;
+  }
+  auto call = detail::make_ref<IncomingCall>(server_, detail::Ref<ServingLink>::share(&link),
+                                             frame.header.id, *function.entry, prelude,
+                                             runtime_.clock->now());
+  const bool reserved = is_reserved(*function.entry);
+  if (!reserved) runtime_.counters.serving.begin();
+  if (link.take_early_cancel(frame.header.id)) {
+    call->cancel();
+    runtime_.counters.cancelled_unstarted.add();
+    call->refuse(ErrorCode::kCancelled, "given up by the caller before it arrived");
+    return true;
+  }
+  if (prelude.depth > runtime_.options.max_call_depth) {
+    call->refuse(ErrorCode::kLimitExceeded,
+                 fmt::format("calls nest {} deep; the limit is {}", prelude.depth,
+                             runtime_.options.max_call_depth));
+    return true;
+  }
+  if (crew_.out_of_threads()) {
+    call->refuse(ErrorCode::kLimitExceeded,
+                 fmt::format("all {} handler threads are in use", crew_.threads()));
+    return true;
+  }
+  if (!prelude.note.empty() && !welcome(*call, prelude.note, frame.tensors)) return true;
+  if (!reserved && (link.has_line() || arguments.size() > kLongDecode)) {
+    call->park(link.link().decoder().take_body(), arguments, std::move(frame.tensors));
+    if (link.stand_in_line(call)) server_.add_to_backlog(std::move(call));
+    return true;
+  }
+  if (reserved) return serve(*call, frame, arguments, Placement::kHere);
+  const base::Duration usual = server_.statistics().usual(function.entry->index);
+  const bool may_run = !needs_slot(usual) || crew_.take_slot();
+  return serve(*call, frame, arguments,
+               may_run ? place(usual, others_of(link, usual)) : Placement::kElsewhere);
+}
+
+// False: it was refused.
+bool Desk::welcome(IncomingCall& call, std::span<const std::byte> note,
+                   std::span<at::Tensor> tensors) {
+  try {
+    call.set_companion(server_.agent().on_note(call.caller(), note, tensors));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kBadMessage) throw;
+    call.refuse(error.code(), error.message());
+    return false;
+  }
+}
+
+// What may wait behind the call in hand, of this desk's connections. Asked only as far as it
+// matters.
+Others Desk::others_of(ServingLink& link, base::Duration usual) {
+  if (usual < kWorthAnotherThread) return {};
+  Others others{link.link().within_frame(), link.calls() > 1};
+  if (!others.have_come && usual >= kWorthALook) others.have_come = poller_.has_events();
+  return others;
+}
+
+bool Desk::serve(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments,
+                 Placement placement) {
+  if (placement == Placement::kElsewhere) {
+    call.run_later(arguments, frame.tensors);
+    return true;
+  }
+  Role& mine = role();
+  detail::Ref<ServingLink> link = current_;
+  mine.without_lead = placement == Placement::kHereWithoutLead;
+  // A reply that no other can join goes out before this thread tidies up after the call.
+  mine.batching = link->link().within_frame() && !mine.without_lead ? link.get() : nullptr;
+  call.run(arguments, frame.tensors);
+  mine.without_lead = false;
+  // A call that waits for something may be in user code by now, but not on this thread.
+  if (!std::exchange(mine.in_user_code, false) || crew_.leave_user_code()) return true;
+  mine = {};
+  link->flush();  // the reply was left for the leader, which this thread no longer is
+  return false;
+}
+
+void Desk::on_user_code(const IncomingCall& call) {
+  Role& mine = role();
+  if (!mine.leads) return;
+  base::Crew& crew = mine.leads->crew_;
+  const bool of_backlog = std::exchange(mine.in_user_code, true);
+  if (of_backlog && !crew.still_leads()) return;
+  mine.leads->running_function_.store(call.function().index, std::memory_order_relaxed);
+  if (of_backlog) return;
+  crew.enter_user_code();
+  if (mine.without_lead) crew.give_up_lead();
+}
+
+void Desk::on_slow_user_code() {
+  const uint32_t function = running_function_.load(std::memory_order_relaxed);
+  if (function != kNoFunction) server_.statistics().takes_more_than(function, kSlow);
+}
+
+void Desk::on_end() {
+  current_ = {};
+  hot_ = {};
+}
+
+// Only while this thread leads: a thread that took the lead has flushed, and does not flush for
+// this thread again.
+bool Desk::flushes_later(const ServingLink& link) {
+  const Role& mine = role();
+  return mine.batching == &link && mine.leads->crew_.still_leads();
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,66 @@
+// Where a call runs: on the thread that read it, or on another. Pure functions.
+//
+// Running a call on the thread that read it costs nothing. It is right for short functions, however
+// many there are, and for the last call that is there. While a longer function runs, what follows
+// it would wait although other CPUs are idle: so of several calls the longer ones wait in the
+// backlog for other threads, and only the last runs here.
+//
+// | function usually takes | further calls             | runs                                 |
+// | ---                    | ---                       | ---                                  |
+// | less than 5 us         | any                       | here                                 |
+// | 5 us to 20 us          | have come                 | on another thread                    |
+// |                        | else                      | here                                 |
+// | 20 us to 500 us        | have come, or are running | on another thread                    |
+// |                        | else                      | here                                 |
+// | more than 500 us       | have come, or are running | on another thread                    |
+// |                        | else                      | here, after the lead was given up    |
+//
+// Calls that are running tell that their caller has several threads: its next call comes while this
+// one runs, and would wait.
+//
+// A function that is known to be short needs no slot (`Options::handler_threads`). A call of
+// another of the user's functions for which there is no slot runs later, on another thread. The
+// thread that read a call decodes its arguments in any case, in the order in which the calls came,
+// unless that takes long (kLongDecode).
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+#include "base/clock.h"
+
+namespace weft::rpc {
+
+/// Waking another thread costs about as much as such a function.
+inline constexpr base::Duration kWorthAnotherThread = std::chrono::microseconds(5);
+/// While such a function runs, several calls of the same caller can come.
+inline constexpr base::Duration kWorthReadingOn = std::chrono::microseconds(20);
+/// Worth a system call to find out whether more has come.
+inline constexpr base::Duration kWorthALook = std::chrono::microseconds(20);
+/// Waking another thread to lead costs a tenth of such a function.
+inline constexpr base::Duration kWorthAHandOver = std::chrono::microseconds(500);
+/// Bytes of arguments, without their tensors, that take about a millisecond to decode.
+inline constexpr size_t kLongDecode = 1 << 20;
+
+enum class Placement { kHere, kHereWithoutLead, kElsewhere };
+
+struct Others {
+  bool have_come = false;    // more bytes, on this or another connection of the desk
+  bool are_running = false;  // further calls of this connection
+};
+
+/// `usual`: what the function has taken lately; 0 if it has never run.
+inline bool needs_slot(base::Duration usual) {
+  return usual == base::Duration(0) || usual >= kWorthAnotherThread;
+}
+inline Placement place(base::Duration usual, Others others) {
+  if (usual < kWorthAnotherThread) return Placement::kHere;
+  if (others.have_come) return Placement::kElsewhere;
+  if (usual < kWorthReadingOn) return Placement::kHere;
+  if (others.are_running) return Placement::kElsewhere;
+  return usual < kWorthAHandOver ? Placement::kHere : Placement::kHereWithoutLead;
+}
+
+}  // namespace weft::rpc
