@@ -18,7 +18,6 @@ static_assert(std::endian::native == std::endian::little, "words are read as the
 // Polynomials over GF(2) modulo that of the checksum. Bits are reflected: bit 63 is the
 // coefficient of 1, bit 0 that of x^63.
 constexpr uint64_t kPolynomial = 0xC96C5795D7870F42;
-constexpr uint64_t kOne = uint64_t{1} << 63;
 
 constexpr uint64_t times_x(uint64_t polynomial) {
   return (polynomial >> 1) ^ (polynomial & 1 ? kPolynomial : 0);
@@ -69,7 +68,7 @@ uint64_t by_tables(uint64_t state, std::span<const std::byte> bytes) {
 #if defined(__x86_64__)
 
 constexpr uint64_t power_of_x(int exponent) {
-  uint64_t power = kOne;
+  uint64_t power = uint64_t{1} << 63;  // one
   for (int i = 0; i < exponent; ++i) power = times_x(power);
   return power;
 }
