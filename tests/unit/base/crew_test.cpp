@@ -356,6 +356,7 @@ TEST_F(CrewTest, ATaskThatBlocksInWeftMakesRoomAtOnce) {
   backlog_->add([&promise] { promise.set_value(1); });
 
   done.wait();
+  EXPECT_TRUE(crew_->stop(10s));  // before the promise ends
 }
 
 TEST_F(CrewTest, AThreadThatEndsInUserCodeLeavesNothingBehind) {
