@@ -154,12 +154,8 @@ class Crew::Enrolment {
     Crew& crew = member_.crew;
     detail::BlockingObserver::set_current(nullptr);
     this_member = nullptr;
-    if (member_.leading) {
-      // It ends inside user code, unless the crew stops.
-      if (!crew.take_lead_from(*member_.post, word(member_.sequence, kUserCode))) {
-        member_.leading = false;
-      }
-    }
+    // Then it ends inside user code, which may have lost the lead.
+    if (member_.leading) crew.take_lead_from(*member_.post, word(member_.sequence, kUserCode));
     member_.give_slot();
     if (member_.searching) crew.searching_.fetch_sub(1, std::memory_order_seq_cst);
     crew.end(member_);

@@ -112,10 +112,10 @@ void Server::on_answered(IncomingCall& call, bool failed, base::Duration took) {
 }
 
 void Server::add_to_backlog(detail::Ref<IncomingCall> call) {
+  const int caller = call->caller().id;
   {
     const base::MutexLock lock(mutex_);
     if (closed_) return;
-    const int caller = call->caller().id;
     backlog_.push(caller, std::move(call));
     backlog_size_.store(backlog_.size(), std::memory_order_seq_cst);
   }
