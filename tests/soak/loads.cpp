@@ -54,6 +54,9 @@ bool is_excused(const Error& error) {
     case ErrorCode::kTimeout:
     case ErrorCode::kContextAborted:
       return true;
+    case ErrorCode::kRRefLost:
+      // The connection broke over the creation.
+      return error.message().find("it is not known whether it was") != std::string::npos;
     case ErrorCode::kRemoteError:
       // A function whose own call failed.
       return error.remote_type() == "weft::Error" &&
