@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "base/descriptor_limit.h"
 #include "transport/private_descriptor.h"
 #include "transport/socket_connection.h"
 #include "transport/tcp/tcp_address.h"
@@ -20,7 +21,9 @@ namespace weft::transport {
 
 namespace {
 
-constexpr int kBacklog = 512;
+// A large group connects to one of its members at the same time. The system has a limit of its own,
+// net.core.somaxconn.
+constexpr int kBacklog = 4096;
 // So many bytes may wait in the system before it sends them. Urgent frames cannot overtake them:
 // sending so many takes 20 ms at 100 Mbit/s. Bytes that were sent and not yet acknowledged do not
 // count, so this does not limit the throughput of fast or long paths.
@@ -32,17 +35,30 @@ void set_options(int socket) {
   setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentInSystem, sizeof kUnsentInSystem);
 }
 
+// Why the last system call failed.
+std::string reason() {
+  if (errno != EMFILE) return strerror(errno);
+  return fmt::format("{}; {}", strerror(EMFILE), base::describe_descriptor_limit());
+}
+
 [[noreturn]] void fail(const char* doing, const std::string& address) {
-  const std::string text = fmt::format("cannot {} {}: {}", doing, address, strerror(errno));
+  const int error = errno;
+  const std::string text = fmt::format("cannot {} {}: {}", doing, address, reason());
+  errno = error;
   if (errno == ECONNREFUSED) throw Refused(text);
   throw Error(ErrorCode::kUnavailable, text);
 }
 
 PrivateDescriptor open_socket(const TcpAddress& address, const char* doing) {
-  PrivateDescriptor socket(
-      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-  if (!socket) fail(doing, address.text());
-  return socket;
+  for (;;) {
+    PrivateDescriptor socket(::socket(address.storage.ss_family,
+                                      SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+    if (socket) return socket;
+    const int error = errno;
+    if (error == EMFILE && base::raise_descriptor_limit()) continue;
+    errno = error;
+    fail(doing, address.text());
+  }
 }
 
 class TcpListener final : public Listener {
@@ -62,10 +78,13 @@ class TcpListener final : public Listener {
     }
     switch (errno) {
       case EMFILE:
+        if (base::raise_descriptor_limit()) return accept();
+        errno = EMFILE;
+        [[fallthrough]];
       case ENFILE:
       case ENOBUFS:
       case ENOMEM:
-        return {Accepted::Status::kExhausted, nullptr, strerror(errno)};
+        return {Accepted::Status::kExhausted, nullptr, reason()};
       default:
         // The peer left before it was accepted (ECONNABORTED and the like). The next event reports
         // other connections.
