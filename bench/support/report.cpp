@@ -57,12 +57,13 @@ std::string verdict(const Row& row, double anchor) {
 }  // namespace
 
 void print(const Row& row) {
-  const double anchor = median(row.anchor_samples);
+  const bool has_anchor = !row.anchor_samples.empty();
+  const double anchor = has_anchor ? median(row.anchor_samples) : 0;
   std::ostringstream line;
   line << "{\"row\":" << row.number << ",\"what\":" << quoted(row.what)
        << ",\"anchor\":" << quoted(row.anchor) << ",\"unit\":" << quoted(row.unit)
-       << ",\"anchor_value\":" << number(anchor) << "," << verdict(row, anchor)
-       << ",\"bar\":" << quoted(text_of(row.bar, row.unit))
+       << ",\"anchor_value\":" << (has_anchor ? number(anchor) : "null") << ","
+       << verdict(row, anchor) << ",\"bar\":" << quoted(text_of(row.bar, row.unit))
        << ",\"anchor_samples\":" << list(row.anchor_samples)
        << ",\"weft_samples\":" << list(row.weft_samples);
   if (!row.note.empty()) line << ",\"note\":" << quoted(row.note);

@@ -41,7 +41,7 @@ struct Row {
   std::string anchor;
   std::string unit;
   Bar bar;
-  std::vector<double> anchor_samples;  // one per round
+  std::vector<double> anchor_samples;  // one per round; empty: there is nothing to compare with
   std::vector<double> weft_samples;    // empty: anchors only
   std::string note;
 };
