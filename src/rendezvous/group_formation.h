@@ -5,6 +5,12 @@
 // an earlier one. A confirmation names the incarnations of all the members that its writer has read
 // of. When all members have confirmed the same incarnations, each was there after it had read of
 // all others, and a member that is gone has no part in the group.
+//
+// In a group of hundreds this would be a hundred thousand questions. There rank 0 alone reads all
+// records and all confirmations; the others read the *roll* that it writes, and in its *notice*
+// that all have confirmed. They believe no more than in a small group: a member that the roll lacks
+// or has wrongly does not confirm. Should rank 0 write neither (it may be a client that does not),
+// the others look for themselves, at leisure.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -50,14 +56,25 @@ class GroupFormation {
   // False at the deadline.
   bool form();
   Progress look_round();
+  bool is_rank_0_of_many() const;
+  bool follows_rank_0() const;
+  Progress look_at_notice();
+  Progress read_roll();
+  void write_roll();
+  void write_notice(bool formed);
+  void write_missing();
   Progress look_for_confirmation(int rank);
   Progress look_for_record(int rank);
+  Progress take_record(int rank, std::optional<MemberRecord> record);
+  bool is_known(int rank, const std::optional<MemberRecord>& record);
+  void set_record(int rank, std::optional<MemberRecord> record);
   void put(int rank, std::optional<MemberRecord> record);
   void confirm();
 
   // `cause` is empty if the deadline has passed.
   [[noreturn]] void give_up(const std::string& cause);
   std::string who_is_missing(base::Time until);
+  std::vector<int> missed_by_rank_0(base::Time until);
   bool has_other_owner(base::Time until);
   void withdraw(base::Time until);
 
@@ -66,12 +83,16 @@ class GroupFormation {
   const int meeting_;
   const MemberRecord mine_;
   const base::Time deadline_;
+  const base::Time look_alone_at_;  // without rank 0, if need be
 
   std::vector<Slot> slots_;  // by rank
   int present_ = 0;          // slots with a record
   int confirmed_ = 0;        // slots whose member has confirmed the records that are here
   Bytes confirmation_;       // this member's, when the records of all members are here
   int next_rank_ = 0;        // where the next round begins
+  int rounds_ = 0;
+  std::vector<int32_t> missing_;  // as rank 0 has written them
+  base::Time write_missing_at_{};
 };
 
 }  // namespace weft::rendezvous

@@ -30,28 +30,43 @@ void check_reachable(const MemberRecord& member, int rank, const MemberRecord& o
                   rank, member.name, member.address, other_rank, other.name));
 }
 
-}  // namespace
-
-Bytes encode_record(const MemberRecord& record) {
+template <typename T>
+Bytes bytes_of(const T& value) {
   Encoder out;
-  Codec<MemberRecord>::encode(out, record);
+  Codec<T>::encode(out, value);
   const auto* data = reinterpret_cast<const uint8_t*>(out.payload().data());
   return {data, data + out.payload().size()};
 }
 
-MemberRecord decode_record(const Bytes& bytes, int rank) {
+template <typename T>
+T value_of(const Bytes& bytes, const std::string& what) {
   try {
     Decoder in(std::as_bytes(std::span(bytes)), {});
-    MemberRecord record = Codec<MemberRecord>::decode(in);
+    T value = Codec<T>::decode(in);
     in.finish();
-    return record;
+    return value;
   } catch (const Error& error) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("the record of rank {} at the rendezvous is not that of a member of this "
-                    "version: {}",
-                    rank, error.message()));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} at the rendezvous is not that of a member of this version: {}",
+                            what, error.message()));
   }
+}
+
+}  // namespace
+
+Bytes encode_record(const MemberRecord& record) { return bytes_of(record); }
+MemberRecord decode_record(const Bytes& bytes, int rank) {
+  return value_of<MemberRecord>(bytes, fmt::format("the record of rank {}", rank));
+}
+
+Bytes encode_page(const std::vector<MemberRecord>& records) { return bytes_of(records); }
+std::vector<MemberRecord> decode_page(const Bytes& bytes) {
+  return value_of<std::vector<MemberRecord>>(bytes, "the roll of rank 0");
+}
+
+Bytes encode_missing(const MissingRanks& missing) { return bytes_of(missing); }
+MissingRanks decode_missing(const Bytes& bytes) {
+  return value_of<MissingRanks>(bytes, "the list of ranks that rank 0 misses");
 }
 
 void check_compatible(const MemberRecord& mine, int my_rank, const MemberRecord& other,

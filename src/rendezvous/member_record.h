@@ -26,6 +26,18 @@ Bytes encode_record(const MemberRecord& record);
 /// wrote them.
 MemberRecord decode_record(const Bytes& bytes, int rank);
 
+/// Records of members with successive ranks; they throw like decode_record.
+Bytes encode_page(const std::vector<MemberRecord>& records);
+std::vector<MemberRecord> decode_page(const Bytes& bytes);
+
+/// The ranks whose records the rank 0 with this incarnation has not found.
+struct MissingRanks {
+  uint64_t incarnation = 0;
+  std::vector<int32_t> ranks;
+};
+Bytes encode_missing(const MissingRanks& missing);
+MissingRanks decode_missing(const Bytes& bytes);
+
 /// Throws kInvalidArgument if members with these records cannot be in one group: their world sizes
 /// differ, or one of them listens on an address that the other's host cannot reach.
 void check_compatible(const MemberRecord& mine, int my_rank, const MemberRecord& other,
