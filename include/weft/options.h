@@ -46,9 +46,15 @@ struct Options {
   // Whether shutdown logs the references that still exist, with their owners and holders.
   bool rref_leak_report = false;
 
-  // So many calls and bytes to one peer may be unanswered; further callers wait.
+  // So many calls over one connection and bytes to one peer may be unanswered; further callers
+  // wait.
   size_t window_calls = 1024;
   size_t window_bytes = size_t{64} << 20;
+
+  // How many connections to one peer this worker may have, 8 at most. The threads of the program
+  // are spread over them; all calls of a thread go over the same one, so they keep their order.
+  // Zero: half as many as there are CPUs.
+  size_t connections_per_peer = 0;
 
   // A call that is nested deeper than this is refused with kLimitExceeded.
   size_t max_call_depth = 1000;

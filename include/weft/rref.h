@@ -134,7 +134,7 @@ struct RRefAccess {
     if (used) arguments.keep(used);
     const RRefSlot<T> slot(made->id());
     Function::encode(arguments, slot, args...);
-    auto call = make_ref<TypedCall<void>>();
+    auto call = make_ref<RRefCreation>(*made);
     start_rref_call(*made, *call, Function::entry(), to.options(), true, arguments);
     made->set_creation(FutureAccess::make<void>(std::move(call)));
     return RRef<T>(std::move(made));

@@ -191,14 +191,19 @@ void Crew::start(const CrewLoop& loop) {
 
 // --- the lead --------------------------------------------------------------------------------
 
-void Crew::enter_user_code() {
+void Crew::enter_user_code(bool rare) {
   Member& member = me();
   std::atomic<uint64_t>& lead = member.post->lead;
   const uint64_t sequence = (lead.load(std::memory_order_relaxed) >> 2) + 1;
   member.sequence = sequence;
   member.begin_run();
   lead.store(word(sequence, kUserCode), std::memory_order_release);
-  pulse_.touch();  // the pulse watches how long the user code takes
+  // The pulse watches how long the user code takes.
+  if (rare) {
+    pulse_.touch_briefly();
+  } else {
+    pulse_.touch();
+  }
 }
 
 bool Crew::still_leads() const {

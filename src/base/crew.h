@@ -89,7 +89,8 @@ class Crew : public std::enable_shared_from_this<Crew> {
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
 
   // The leader calls these around each run of user code.
-  void enter_user_code();
+  /// `rare`: this kind comes so seldom by itself that the pulse need not stay awake for the next.
+  void enter_user_code(bool rare = false);
   /// False if another thread leads now: return from lead() without touching the loop's state.
   bool leave_user_code();
   /// Inside user code that was entered as leader: whether this thread still leads.

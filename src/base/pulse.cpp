@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "base/pulse.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/futex.h"
@@ -10,7 +11,8 @@ namespace weft::base {
 
 namespace {
 constexpr auto kTick = std::chrono::milliseconds(1);
-constexpr int kQuietTicksBeforeSleep = 50;
+constexpr int kTicksAfterActivity = 50;
+constexpr int kTicksAfterBriefActivity = 3;
 }  // namespace
 
 void Pulse::start() {
@@ -33,22 +35,26 @@ void Pulse::wake() {
 }
 
 void Pulse::run() {
-  int quiet = 0;
+  int left = kTicksAfterActivity;  // ticks before this thread sleeps
   while (!stopping_.load(std::memory_order_relaxed)) {
     std::this_thread::sleep_for(kTick);
     for (auto& on_tick : listeners_) on_tick();
-    quiet = active_.exchange(false, std::memory_order_seq_cst) ? 0 : quiet + 1;
-    if (quiet < kQuietTicksBeforeSleep) continue;
+    const int activity = activity_.exchange(kNone, std::memory_order_seq_cst);
+    --left;
+    if (activity == kBusy) left = kTicksAfterActivity;
+    if (activity == kBriefly) left = std::max(left, kTicksAfterBriefActivity);
+    if (left > 0) continue;
     sleep_until_touched();
-    quiet = 0;
+    left = kTicksAfterBriefActivity;  // or more, as the next tick sees
   }
 }
 
 void Pulse::sleep_until_touched() {
   asleep_.store(1, std::memory_order_seq_cst);
-  // `asleep_` is set before `active_` is read: a touch() between the two sees that it has to wake
+  // `asleep_` is set before `activity_` is read: a touch() between the two sees that it has to wake
   // this thread.
-  while (asleep_.load(std::memory_order_seq_cst) && !active_.load(std::memory_order_seq_cst) &&
+  while (asleep_.load(std::memory_order_seq_cst) &&
+         activity_.load(std::memory_order_seq_cst) == kNone &&
          !stopping_.load(std::memory_order_seq_cst)) {
     futex_wait(asleep_, 1, std::nullopt);
   }

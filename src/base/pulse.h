@@ -28,19 +28,25 @@ class Pulse {
 
   /// To be called when something has happened that a tick may have to look at. Cheap; any thread
   /// may call it.
-  void touch() {
-    if (active_.load(std::memory_order_relaxed)) return;
-    active_.store(true, std::memory_order_seq_cst);
-    if (asleep_.load(std::memory_order_seq_cst)) wake();
-  }
+  void touch() { touch(kBusy); }
+  /// The same for what is looked at in the next ticks or not at all.
+  void touch_briefly() { touch(kBriefly); }
 
  private:
+  enum Activity : int { kNone, kBriefly, kBusy };
+  void touch(Activity activity) {
+    int known = activity_.load(std::memory_order_relaxed);
+    do {
+      if (known >= activity) return;
+    } while (!activity_.compare_exchange_weak(known, activity, std::memory_order_seq_cst));
+    if (asleep_.load(std::memory_order_seq_cst)) wake();
+  }
   void run();
   void wake();
   void sleep_until_touched();
 
   std::vector<std::function<void()>> listeners_;
-  std::atomic<bool> active_{false};
+  std::atomic<int> activity_{kNone};  // since the last tick
   std::atomic<uint32_t> asleep_{0};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

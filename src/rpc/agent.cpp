@@ -24,6 +24,8 @@ void check(const Options& options) {
   };
   require(options.max_handler_threads >= std::max<size_t>(1, options.handler_threads) + 2,
           "options.max_handler_threads must exceed handler_threads by two at least");
+  require(options.connections_per_peer <= rpc::Runtime::kMostConnections,
+          "options.connections_per_peer must be 8 at most");
   require(options.default_timeout.count() >= 0, "options.default_timeout must not be negative");
   require(options.init_timeout.count() > 0, "options.init_timeout must be positive");
   require(options.spin.count() >= 0, "options.spin must not be negative");

@@ -50,7 +50,7 @@ std::shared_ptr<AgentCore> AgentCore::start(Group group, Options options,
 void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   for (const Member& member : runtime_->group.members) {
     members_.push_back(member.info);
-    peers_.push_back(detail::make_ref<Peer>(runtime_, member));
+    peers_.push_back(std::make_unique<Connections>(runtime_, member));
   }
   for (auto& peer : peers_) by_name_.emplace(peer->info().name, peer.get());
   runtime_->agent = weak_from_this();
@@ -91,7 +91,7 @@ AgentCore::~AgentCore() { shutdown_now(base::Duration(0)); }
 void AgentCore::on_tick() {
   io_crew_->on_tick();
   server_crew_->on_tick();
-  for (auto& peer : peers_) peer->on_tick();
+  runtime_->ticking.on_tick();
   idle_trim_->on_tick();
 }
 
@@ -105,8 +105,8 @@ void AgentCore::on_member_gone(int rank, const Error& why) {
 
 // --- calls -----------------------------------------------------------------------------------
 
-Peer& AgentCore::peer(const Destination& to) const {
-  Peer* found = nullptr;
+Connections& AgentCore::peer(const Destination& to) const {
+  Connections* found = nullptr;
   if (!to.name().empty() || !to.rank()) {
     auto at = by_name_.find(to.name());
     if (at != by_name_.end()) found = at->second;
@@ -137,7 +137,8 @@ void AgentCore::refuse(const Destination& to) const {
 void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEntry& function,
                            const Destination& to, bool caller_waits, const Encoder& arguments) {
   if (runtime_->is_forked_copy()) refuse_in_forked_child();
-  Peer& target = peer(to);
+  Connections& connections = peer(to);
+  Peer* target = is_reserved(function) ? &connections.first() : &connections.of_this_thread();
   if (function.ambiguous) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -162,12 +163,15 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
   }
   if (Companion* companion = is_reserved(function) ? nullptr : Companion::current()) {
     OutgoingCallAccess::companion(call) =
-        companion->on_call(*this, target.info(), arguments, limits.note);
+        companion->on_call(*this, connections.info(), arguments, limits.note);
   }
-  target.start(call, function, arguments, limits);
+  if (!target->start(call, function, arguments, limits)) {
+    target = &connections.first();  // which is never retired
+    target->start(call, function, arguments, limits);
+  }
   if (parent) {
-    parent->add_child(detail::Ref<Peer>::share(&target), OutgoingCallAccess::id(call));
-    if (parent->cancelled()) target.cancel(call);
+    parent->add_child(detail::Ref<Peer>::share(target), OutgoingCallAccess::id(call));
+    if (parent->cancelled()) target->cancel(call);
   }
 }
 
@@ -272,6 +276,7 @@ void AgentCore::stop(bool let_replies_out, base::Duration patience) {
   for (auto& peer : peers_) peer->close(why);
   if (server_) server_->close_all();
   runtime_->pulse.stop();
+  runtime_->ticking.close();
   if (idle_trim_) idle_trim_->stop();
   const bool io_ended = !io_crew_ || io_crew_->stop(kHandlerPatience);
   const bool served = !server_crew_ || server_crew_->stop(patience);
@@ -291,7 +296,9 @@ void AgentCore::stop(bool let_replies_out, base::Duration patience) {
 std::vector<CallInFlight> AgentCore::calls_in_flight(CallsOf whom) {
   const bool reserved_too = whom == CallsOf::kEverybody;
   std::vector<CallInFlight> calls;
-  for (auto& peer : peers_) peer->describe_calls(calls, reserved_too);
+  for (auto& connections : peers_) {
+    for (auto& peer : connections->all()) peer->describe_calls(calls, reserved_too);
+  }
   server_->describe_calls(calls, reserved_too);
   return calls;
 }
@@ -318,20 +325,24 @@ DebugInfo AgentCore::debug_info() {
       {"memory.receive_pool", runtime_->pool->kept_bytes()},
   };
   size_t pending = 0;
-  for (auto& peer : peers_) {
-    pending += peer->outstanding();
-    PeerCounters& counted = peer->counters();
-    if (counted.calls.value() == 0) continue;
+  for (auto& connections : peers_) {
     PeerStats stats;
-    stats.name = peer->info().name;
-    stats.state = peer->state_name();
-    stats.calls = counted.calls.value();
-    stats.failed = counted.failed.value();
-    stats.connects = counted.connects.value();
-    stats.handovers = counted.handovers.value();
-    stats.bytes_sent = peer->bytes_sent();
-    stats.bytes_received = peer->bytes_received();
-    stats.round_trip = summarize(counted.round_trip);
+    observe::Histogram round_trip;
+    for (auto& peer : connections->all()) {
+      pending += peer->outstanding();
+      PeerCounters& counted = peer->counters();
+      stats.calls += counted.calls.value();
+      stats.failed += counted.failed.value();
+      stats.connects += counted.connects.value();
+      stats.handovers += counted.handovers.value();
+      stats.bytes_sent += peer->bytes_sent();
+      stats.bytes_received += peer->bytes_received();
+      round_trip.add(counted.round_trip);
+    }
+    if (stats.calls == 0) continue;
+    stats.name = connections->info().name;
+    stats.state = connections->state_name();
+    stats.round_trip = summarize(round_trip);
     info.peers.push_back(std::move(stats));
   }
   info.counters["calls.pending"] = pending;

@@ -26,6 +26,11 @@ size_t handler_threads_of(const Options& options, size_t cpus) {
   return std::max<size_t>(1, std::min(usual, options.max_handler_threads - 2));
 }
 
+size_t connections_of(const Options& options, size_t cpus) {
+  const size_t wanted = options.connections_per_peer > 0 ? options.connections_per_peer : cpus / 2;
+  return std::clamp<size_t>(wanted, 1, Runtime::kMostConnections);
+}
+
 }  // namespace
 
 Runtime::Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clock> the_clock,
@@ -34,6 +39,7 @@ Runtime::Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clo
       options(std::move(the_options)),
       cpus(usable_cpus()),
       handler_threads(handler_threads_of(options, cpus)),
+      connections(connections_of(options, cpus)),
       // Spinning where the peer needs the same CPU only keeps it from answering.
       spin(cpus > 1 ? options.spin : base::Duration(0)),
       clock(std::move(the_clock)),

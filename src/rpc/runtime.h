@@ -17,6 +17,7 @@
 #include "rendezvous/group.h"
 #include "rpc/group/liveness.h"
 #include "rpc/io/io_loop.h"
+#include "rpc/io/tick_list.h"
 #include "transport/connection.h"
 #include "weft/options.h"
 #include "weft/worker_info.h"
@@ -39,6 +40,8 @@ struct AgentCounters {
 class AgentCore;
 
 struct Runtime : std::enable_shared_from_this<Runtime> {
+  static constexpr size_t kMostConnections = 8;
+
   Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clock> the_clock,
           std::unique_ptr<transport::Transport> the_transport);
 
@@ -55,6 +58,7 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
   const Options options;
   const size_t cpus;  // that this process may use
   const size_t handler_threads;
+  const size_t connections;   // to one peer
   const base::Duration spin;  // options.spin, or zero where spinning cannot help
   const std::shared_ptr<base::Clock> clock;
   const std::unique_ptr<transport::Transport> transport;
@@ -63,6 +67,7 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
   AgentCounters counters;
   std::weak_ptr<AgentCore> agent;
   base::Pulse pulse;
+  TickList ticking;
   IoLoop io;
   Liveness liveness{*this};
 };

@@ -67,6 +67,20 @@ Ref<RRefHandle> Keeper::make_remote(int owner_rank) {
                                       Ref<RRefObject>());
 }
 
+void Keeper::on_creation_failed(const RRefId& id) {
+  if (runtime_->is_forked_copy()) return;
+  // A creation fails on whatever thread finds that out.
+  runtime_->io.post_task([weak = weak_from_this(), id] {
+    const auto keeper = weak.lock();
+    if (!keeper) return;
+    if (id.owner == self_of(*keeper->runtime_)) {
+      keeper->objects_->on_creation_failed(id);
+    } else {
+      keeper->sessions_->on_creation_failed(id);
+    }
+  });
+}
+
 void Keeper::on_handle_gone(const RRefId& id, const std::optional<Future<void>>& creation) {
   if (!runtime_->is_forked_copy()) sessions_->drop(id, creation);
 }

@@ -38,6 +38,7 @@ class Keeper final : public rpc::AgentExtension, public std::enable_shared_from_
   Ref<RRefHandle> make_remote(int owner_rank);
   void encode(Encoder& out, const Ref<RRefHandle>& handle);
   Ref<RRefHandle> decode(Decoder& in, detail::Arrival& arrival, const detail::RRefType& type);
+  void on_creation_failed(const RRefId& id);
   void on_handle_gone(const RRefId& id, const std::optional<Future<void>>& creation);
   void on_object_gone(const RRefId& id, const RRefObject* object);
 

@@ -24,7 +24,20 @@ Ref<RRefObject> OwnedObjects::make(bool may_be_awaited) {
   const Worker self = self_of(*runtime_);
   const base::MutexLock lock(mutex_);
   const RRefId id{self, self, 0, next_number_++};
-  return may_be_awaited ? object_for(id) : detail::make_ref<RRefObject>(keeper_, id);
+  if (!may_be_awaited) return detail::make_ref<RRefObject>(keeper_, id);
+  to_be_made_.insert(id);
+  return object_for(id);
+}
+
+void OwnedObjects::on_creation_failed(const RRefId& id) {
+  Aftermath aftermath;
+  {
+    const base::MutexLock lock(mutex_);
+    if (to_be_made_.erase(id) == 0) return;
+    if (Ref<RRefObject> object = find_existing(id))
+      aftermath.never_created.push_back(std::move(object));
+  }
+  finish(aftermath);
 }
 
 void OwnedObjects::share(RRefObject& object) {
@@ -47,16 +60,22 @@ Ref<RRefObject> OwnedObjects::find(const RRefId& id) {
   lose(id);
 }
 
+Ref<RRefObject> OwnedObjects::find_for_call(const RRefId& id, const WorkerInfo& caller) {
+  const bool of_creator = id.creator == worker_of(*runtime_, caller.id);
+  const bool may_be_awaited =
+      of_creator && id.owner == self_of(*runtime_) && id.owner != id.creator;
+  return may_be_awaited ? find_or_await(id) : find(id);
+}
+
 Ref<RRefObject> OwnedObjects::find_or_await(const RRefId& id) {
   const base::Time now = runtime_->clock->now();
   Ref<RRefObject> object;
   {
     const base::MutexLock lock(mutex_);
-    object = find_existing(id);
-    if (!object) {
-      if (!ledger_.await_local(id, now)) lose(id);
-      object = object_for(id);
-    }
+    if ((object = find_existing(id))) return object;
+    check_not_stopped();
+    if (!ledger_.await_local(id, now)) lose(id);
+    object = object_for(id);
   }
   set_alarm_by(now + lease_);
   return object;
@@ -95,7 +114,7 @@ Ref<RRefObject> OwnedObjects::begin_creation(const RRefId& id, const WorkerInfo&
     check_not_stopped();
     const bool ours = id.creator == self;
     OwnerLedger::Changes changes;
-    if (ours || ledger_.create(id, runtime_->clock->now(), changes)) {
+    if (ours ? to_be_made_.erase(id) > 0 : ledger_.create(id, runtime_->clock->now(), changes)) {
       object = object_for(id);
       if (!ours) held_[id] = object;
     }
@@ -123,6 +142,7 @@ void OwnedObjects::on_object_gone(const RRefId& id, const RRefObject* object) {
   auto found = objects_.find(id);
   if (found == objects_.end() || found->second != object) return;  // never shared, or made anew
   objects_.erase(found);
+  to_be_made_.erase(id);
   ledger_.end_local(id);
 }
 
@@ -257,6 +277,14 @@ void OwnedObjects::stop() {
     for (auto& [id, object] : held_) aftermath.dropped.push_back(std::move(object));
     held_.clear();
     reply_holds_.end_all(aftermath.dropped);
+    // Calls that wait for objects keep them, and this worker, alive.
+    OwnerLedger::Changes changes;
+    ledger_.give_up_all_awaited(changes);
+    absorb(changes, aftermath);
+    for (const RRefId& id : std::exchange(to_be_made_, {})) {
+      if (Ref<RRefObject> object = find_existing(id))
+        aftermath.never_created.push_back(std::move(object));
+    }
   }
   finish(aftermath);
 }

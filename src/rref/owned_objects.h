@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/mutex.h"
@@ -35,12 +36,18 @@ class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
   void share(RRefObject& object);
   /// Throws kRRefLost if there is no such object.
   Ref<RRefObject> find(const RRefId& id);
+  /// Like find(), for a call of `caller`'s. A call of the object's creator may arrive before the
+  /// creation, over another connection or ahead of bulk: then the object is awaited.
+  Ref<RRefObject> find_for_call(const RRefId& id, const WorkerInfo& caller);
   /// Like find(), for an object whose creation may not have arrived: it is then awaited.
   Ref<RRefObject> find_or_await(const RRefId& id);
   /// `from` asks this worker to make the object. Throws if that comes too late, or if `from` is not
   /// the creator that the id names.
   Ref<RRefObject> begin_creation(const RRefId& id, const WorkerInfo& from,
                                  const detail::RRefType& type);
+  /// The call by which this worker was to make the object itself has failed. If it had not begun to
+  /// make it, the object will not come.
+  void on_creation_failed(const RRefId& id);
   void on_object_gone(const RRefId& id, const RRefObject* object);
 
   /// Applies a message of a session. Throws kBadMessage for steps that `from` has no right to.
@@ -90,7 +97,9 @@ class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
   using Objects = std::unordered_map<RRefId, RRefObject*, detail::RRefIdHash>;
   using Holds = std::unordered_map<RRefId, Ref<RRefObject>, detail::RRefIdHash>;
   Objects objects_ WEFT_GUARDED_BY(mutex_);  // that exist here
-  Holds held_ WEFT_GUARDED_BY(mutex_);       // by others
+  // Of this worker's own: those whose creation has not begun.
+  std::unordered_set<RRefId, detail::RRefIdHash> to_be_made_ WEFT_GUARDED_BY(mutex_);
+  Holds held_ WEFT_GUARDED_BY(mutex_);  // by others
   std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -148,6 +148,10 @@ void OwnerLedger::give_up_awaited(Worker creator, uint64_t before_epoch, Changes
   });
 }
 
+void OwnerLedger::give_up_all_awaited(Changes& changes) {
+  for (const auto& [id, until] : std::exchange(awaited_, {})) changes.never_created.push_back(id);
+}
+
 void OwnerLedger::expire(base::Time now, Changes& changes) {
   if (faults_.no_leases) return;
   for (auto& [holder, session] : sessions_) {

@@ -51,6 +51,9 @@ class OwnerLedger {
   SessionReply apply(Worker holder, const SessionMessage& message, base::Time now,
                      Changes& changes);
 
+  /// No further creation is let in: those that are awaited will not come.
+  void give_up_all_awaited(Changes& changes);
+
   /// Ends the sessions whose lease ran out. To be called at next() or later.
   void expire(base::Time now, Changes& changes);
   base::Time next() const;

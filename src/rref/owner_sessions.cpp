@@ -51,27 +51,32 @@ void OwnerSessions::on_creation_asked(const RRefId& id, const Future<void>& crea
 
 void OwnerSessions::watch_creation(const RRefId& id, const Future<void>& creation) {
   creation.on_ready([weak = weak_from_this(), id](const Future<void>& done) {
-    if (auto sessions = weak.lock()) sessions->on_created(id, done);
+    const auto sessions = weak.lock();
+    if (!sessions) return;
+    const std::optional<Error> error = done.error();
+    // A function that threw was run: the object is there, with its error in it.
+    const bool answered = !error || error->code() == ErrorCode::kRemoteError;
+    sessions->on_created(
+        id, answered ? Holdings::CreationOutcome::kAnswered : Holdings::CreationOutcome::kUnknown);
   });
 }
 
-void OwnerSessions::on_created(const RRefId& id, const Future<void>& creation) {
-  const std::optional<Error> error = creation.error();
-  // A function that threw was run: the object is there, with its error in it.
-  const bool answered = !error || error->code() == ErrorCode::kRemoteError;
+void OwnerSessions::on_creation_failed(const RRefId& id) {
+  on_created(id, Holdings::CreationOutcome::kUnknown);
+}
+
+void OwnerSessions::on_created(const RRefId& id, Holdings::CreationOutcome outcome) {
   Aftermath aftermath;
   {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
     creations_.erase(id);
     Holdings::Changes changes;
-    holdings_.on_created(
-        id, answered ? Holdings::CreationOutcome::kAnswered : Holdings::CreationOutcome::kUnknown,
-        changes);
+    holdings_.on_created(id, outcome, changes);
     absorb(changes, aftermath);
   }
   finish(aftermath);
-  if (!answered) talk_soon();
+  if (outcome == Holdings::CreationOutcome::kUnknown) talk_soon();
 }
 
 OwnerSessions::Arrival OwnerSessions::arrive(const RRefId& id, bool may_precede_creation) {

@@ -33,6 +33,9 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
   /// From now on the outcome of the creation is acted on; until then nobody listens for it.
   void watch_creation(const RRefId& id, const Future<void>& creation);
 
+  /// It is not known that the object was made: the owner is told not to make it.
+  void on_creation_failed(const RRefId& id);
+
   struct Arrival {
     Holdings::State state;
     std::optional<Future<void>>
@@ -66,7 +69,7 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
     std::vector<std::pair<Promise<void>, std::string>> lost;
   };
 
-  void on_created(const RRefId& id, const Future<void>& creation);
+  void on_created(const RRefId& id, Holdings::CreationOutcome outcome);
   void absorb(Holdings::Changes& changes, Aftermath& aftermath) WEFT_REQUIRES(mutex_);
   std::vector<Promise<void>> take_unconfirmed(const RRefId& id) WEFT_REQUIRES(mutex_);
   static void finish(Aftermath& aftermath);

@@ -33,11 +33,12 @@ Ref<RRefHandle> decode_rref(Decoder& in, const RRefType& type) {
 
 RRefUse decode_rref_target(Decoder& in, const RRefType& type) {
   const auto id = Codec<RRefId>::decode(in);
-  RRefUse use(rref::Keeper::of(in.arrival()->agent()).objects().find(id));
+  Arrival& arrival = *in.arrival();
+  RRefUse use(rref::Keeper::of(arrival.agent()).objects().find_for_call(id, arrival.from()));
   use.object().expect_type(type);
-  if (!use.object().is_settled()) in.arrival()->wait_for(use.object().settled());
+  if (!use.object().is_settled()) arrival.wait_for(use.object().settled());
   if (type.serialized) {
-    if (auto turn = use.take_turn()) in.arrival()->wait_for(std::move(*turn));
+    if (auto turn = use.take_turn()) arrival.wait_for(std::move(*turn));
   }
   return use;
 }
@@ -53,6 +54,17 @@ void start_rref_call(const RRefHandle& handle, OutgoingCall& call, const Functio
                      const CallOptions& options, bool caller_waits, const Encoder& arguments) {
   handle.keeper()->agent()->start_call(call, function, Destination(handle.owner().id, options),
                                        caller_waits, arguments);
+}
+
+RRefCreation::RRefCreation(const RRefHandle& made) : keeper_(made.keeper()), id_(made.id()) {}
+
+void RRefCreation::on_failed(const Error& error) noexcept {
+  if (error.code() == ErrorCode::kRemoteError) return;  // it was run: the object has the error
+  try {
+    if (auto keeper = keeper_.lock()) keeper->on_creation_failed(id_);
+  } catch (const std::exception&) {
+    // No memory: the owner is told when the last copy of the reference goes.
+  }
 }
 
 RRefTimeLimit::RRefTimeLimit(const RRefHandle& handle, const CallOptions& options)

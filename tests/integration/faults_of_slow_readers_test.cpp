@@ -48,7 +48,9 @@ std::vector<std::thread> call_without_room(int threads, milliseconds deadline) {
 }
 
 SCENARIO(faults_window_and_stuck_handlers) {
-  init_rpc(worker(rank), impatient());
+  Options options = impatient();
+  options.connections_per_peer = 1;  // which is not made anew
+  init_rpc(worker(rank), options);
   if (rank != 0) return serve();
   rpc_sync<echo>("worker2", 1);
   std::vector<Future<int64_t>> fitting;

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -32,6 +33,18 @@ WEFT_API Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type)
 WEFT_API void start_rref_call(const RRefHandle& handle, OutgoingCall& call,
                               const FunctionEntry& function, const CallOptions& options,
                               bool caller_waits, const Encoder& arguments);
+
+/// The call that makes the object of a reference. Should it fail, the owner is told: calls through
+/// the reference may have arrived there and wait for the object.
+class WEFT_API RRefCreation final : public TypedCall<void> {
+ public:
+  explicit RRefCreation(const RRefHandle& made);
+  void on_failed(const Error& error) noexcept override;
+
+ private:
+  const std::weak_ptr<rref::Keeper> keeper_;  // the handle keeps this call
+  const RRefId id_;
+};
 
 /// The time that a use of a reference may take, over all the calls it makes.
 class WEFT_API RRefTimeLimit {

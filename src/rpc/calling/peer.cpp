@@ -27,11 +27,12 @@ class Peer::LoopSide final : public IoClient {
   Peer& peer_;
 };
 
-Peer::Peer(std::shared_ptr<Runtime> runtime, Member member)
+Peer::Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared)
     : runtime_(std::move(runtime)),
       member_(std::move(member)),
       loop_side_(std::make_shared<LoopSide>(*this)),
       window_(runtime_->options.window_calls, runtime_->options.window_bytes),
+      shared_window_(std::move(shared)),
       backoff_(runtime_->self().incarnation ^ member_.incarnation),
       heartbeat_({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
                   runtime_->options.dead_after},
@@ -87,7 +88,9 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
     return on_link_lost(link, *objection,
                         replaced ? SignOfLife::kReplaced : SignOfLife::kUnreachable);
   }
-  state_ = State::kConnected;
+  set_state(State::kConnected);
+  connecting_took_.store((runtime_->clock->now() - connect_began_).count(),
+                         std::memory_order_relaxed);
   connect_by_ = base::Time::max();
   backoff_.on_success();
   heartbeat_ = Heartbeat({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
@@ -95,8 +98,9 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
                          runtime_->clock->now());
   link->set_features(wire::kOfferedFeatures.common_with(hello.features));
   link->open();
-  lock.unlock();
+  // Under the lock: the end of this connection is reported after its beginning.
   runtime_->liveness.on_sign(member_.info.id, SignOfLife::kHeard, {}, {});
+  lock.unlock();
   flush(link);
   update_due();
 }
@@ -155,6 +159,7 @@ void Peer::on_time(base::Time now) {
                                                        silence / std::chrono::milliseconds(1)));
         break;
     }
+    heartbeat_.set_idle(calls_.empty());
     if (ping && receiver() == Receiver::kNobody) let_loop_receive();
   }
   lock.unlock();
@@ -172,6 +177,11 @@ void Peer::on_time(base::Time now) {
     flush(link);
   }
   update_due();
+}
+
+void Peer::set_state(State state) {
+  state_ = state;
+  connected_.store(state == State::kConnected, std::memory_order_release);
 }
 
 const char* Peer::state_name() {

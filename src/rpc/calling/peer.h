@@ -1,5 +1,5 @@
-// Calls to one worker: the connection they go out on, the table of those unanswered, and who
-// receives the answers.
+// One connection to a worker: the calls that go out on it, the table of those unanswered, and who
+// receives the answers. (rpc/calling/connections.h has all connections to the worker.)
 //
 // Receiving. A caller that waits receives for itself, so its reply wakes nobody else; it settles
 // other callers' replies on the way. Other callers linger for a moment, ready to take over when the
@@ -22,7 +22,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,10 +34,12 @@
 #include "rpc/calling/call_table.h"
 #include "rpc/calling/outgoing_call_access.h"
 #include "rpc/calling/send_window.h"
+#include "rpc/calling/shared_window.h"
 #include "rpc/companion.h"
 #include "rpc/group/heartbeat.h"
 #include "rpc/io/backoff.h"
 #include "rpc/io/link.h"
+#include "rpc/io/tick_list.h"
 #include "rpc/runtime.h"
 #include "weft/debug_info.h"
 #include "weft/error.h"
@@ -60,14 +61,16 @@ struct PeerCounters {
   observe::Histogram round_trip;
 };
 
-class Peer final : public detail::RefCounted {
+class Peer final : public Ticking {
  public:
-  Peer(std::shared_ptr<Runtime> runtime, Member member);
+  /// `shared`: the window of all connections to the member.
+  Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared);
 
   const WorkerInfo& info() const { return member_.info; }
 
-  /// Sends `call` or settles it with the reason why not. May block while the window is full.
-  void start(detail::OutgoingCall& call, const detail::FunctionEntry& function,
+  /// Sends `call` or settles it with the reason why not. May block while the window is full. False:
+  /// nothing was done, since this connection was retired.
+  bool start(detail::OutgoingCall& call, const detail::FunctionEntry& function,
              const Encoder& arguments, const CallLimits& limits);
 
   // The call's own side.
@@ -78,14 +81,22 @@ class Peer final : public detail::RefCounted {
   /// A continuation was attached: some thread must receive the reply.
   void need_receiver(detail::OutgoingCall& call);
 
-  /// Called by the pulse.
-  void on_tick();
+  bool on_tick() override;
 
   /// Fails all calls, now and later, with `why`.
   void close(const Error& why);
 
   PeerCounters& counters() { return counters_; }
   const char* state_name();
+  bool is_connected() const { return connected_.load(std::memory_order_acquire); }
+  /// Connects if need be, for a thread that can also use another connection. False: not by then.
+  bool wait_until_connected(std::chrono::milliseconds limit);
+  /// How long connecting took the last time.
+  base::Duration connecting_took() const {
+    return base::Duration(connecting_took_.load(std::memory_order_relaxed));
+  }
+  /// From now on no call goes over this connection. False: it is connected, or calls wait for it.
+  bool retire();
   uint64_t bytes_sent();
   uint64_t bytes_received();
   size_t outstanding();
@@ -98,18 +109,21 @@ class Peer final : public detail::RefCounted {
   using Lock = std::unique_lock<base::AdaptiveMutex>;
   using Call = detail::OutgoingCall;
 
-  bool send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-            const CallLimits& limits);
+  enum class Sending { kDone, kBroke, kRetired };
+  Sending send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+               const CallLimits& limits);
+  Sending fail_unsent(Lock& lock, Call& call, const Error& error);
 
   void wait_for_other_writer(Call& call, const Link& link);
   bool settle_if_sent(Call& call, const Link& link);
 
   // Sending. Under the lock.
-  bool has_room(const CallLimits& limits, size_t bytes) const;
+  enum class Room { kTaken, kNoneHere, kNoneAtMember };
+  Room take_room(const CallLimits& limits, size_t bytes);
   bool wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes);
   void notice_dead_link(Lock& lock);
   void connect();
-  void queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+  bool queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                   const CallLimits& limits);
   bool should_defer(const CallLimits& limits) const;
   void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
@@ -136,6 +150,7 @@ class Peer final : public detail::RefCounted {
   void on_reply(wire::Frame& frame);
   void settle_reply(Call& call, wire::Frame& frame);
   void pass_on_receiving(const detail::Ref<Link>& link);
+  void want_ticks();
   void let_loop_receive();
   void update_interest();
 
@@ -174,19 +189,22 @@ class Peer final : public detail::RefCounted {
   uint64_t token_ = 0;
 
   base::AdaptiveMutex mutex_;  // callers and the receiver contend for it at every call
+  void set_state(State state);
   State state_ = State::kIdle;
+  std::atomic<bool> connected_{false};  // state_ == kConnected, for those without the lock
   std::optional<Error> closed_because_;
+  bool retired_ = false;
   detail::Ref<Link> link_;
   CallTable<Call*> calls_;
   SendWindow window_;
-  size_t waiting_for_room_ = 0;
-  std::condition_variable_any room_;
+  const std::shared_ptr<SharedWindow> shared_window_;
   Backoff backoff_;
   std::string last_failure_;
   Heartbeat heartbeat_;
   uint64_t sent_at_last_time_ = 0;
   bool blocked_at_last_time_ = false;
   base::Time connect_began_{};
+  std::atomic<base::Duration::rep> connecting_took_{0};
   base::Time connect_by_ = base::Time::max();
   // By lane of the link: functions whose names the peer has learnt from frames of that lane.
   std::array<std::vector<bool>, 2> announced_;

@@ -29,8 +29,8 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
   const base::Time now = runtime_->clock->now();
   // Before the calls are settled: those who made them act on the verdict.
   if (was_connected) {
-    if (why.code() == ErrorCode::kPeerLost)
-      runtime_->liveness.on_sign(member_.info.id, SignOfLife::kSilent, now, why.message());
+    sign = why.code() == ErrorCode::kPeerLost ? SignOfLife::kSilent : SignOfLife::kEnded;
+    runtime_->liveness.on_sign(member_.info.id, sign, now, why.message());
   } else {
     if (sign == SignOfLife::kSilent) sign = SignOfLife::kUnreachable;  // nobody was heard at all
     runtime_->liveness.on_sign(member_.info.id, sign, connect_began_, why.message());
@@ -40,7 +40,7 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
   counters_.bytes_sent += link->sent_bytes();
   counters_.bytes_received += link->received_bytes();
   link_ = {};
-  state_ = State::kIdle;
+  set_state(State::kIdle);
   connect_by_ = base::Time::max();
   // The caller that receives on the lost link notices by itself; the role is free for the next
   // link.
@@ -102,12 +102,12 @@ void Peer::settle_refused(Call& call, const Error& error) {
 // line and among the calls that are listened to.
 void Peer::forget(Call& call) {
   window_.close(Access::depth(call), Access::bytes(call));
+  shared_window_->close(Access::depth(call), Access::bytes(call));
   if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
     std::erase_if(line_, [&call](const Sleeper& each) { return each.call == &call; });
     Access::in_line(call).store(0, std::memory_order_release);
   }
   if (std::exchange(Access::listened_to(call), false)) --listeners_;
-  if (waiting_for_room_ > 0) room_.notify_all();
 }
 
 Error Peer::timeout_error(Call& call, bool queued) {
@@ -173,7 +173,7 @@ bool Peer::is_pending(uint64_t call_id) {
 void Peer::close(const Error& why) {
   Lock lock(mutex_);
   if (state_ == State::kClosed) return;
-  state_ = State::kClosed;
+  set_state(State::kClosed);
   closed_because_ = why;
   std::vector<Call*> calls = calls_.take_all();
   for (Call* call : calls) forget(*call);
@@ -185,7 +185,7 @@ void Peer::close(const Error& why) {
     link->close();
   }
   set_receiver(Receiver::kNobody);
-  room_.notify_all();
+  shared_window_->notify();
   lock.unlock();
   runtime_->io.remove(token_);
   for (Call* call : calls) {

@@ -1,6 +1,7 @@
 // Peer: waiting, receiving replies, and which thread does it.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -279,6 +280,9 @@ void Peer::take_frames(const detail::Ref<Link>& link) {
               fmt::format("closing the connection to {}: {}", member_.info.name, error.message()));
     runtime_->counters.bad_connections.add();
     on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, error.message()));
+  } catch (const std::exception& error) {  // no memory, which libtorch says in its own way
+    on_link_lost(link, Error(ErrorCode::kOutcomeUnknown,
+                             fmt::format("there is no memory for a reply: {}", error.what())));
   }
 }
 
@@ -355,13 +359,18 @@ void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
   if (waiting > 0 || listeners_ > 0) counters_.handovers.add();
   if (waiting == 1 && listeners_ == 0 && !all_sleep_long()) {
     Access::nudge(*waiter);
-    runtime_->pulse.touch();  // in case the waiter gives up just now
+    want_ticks();  // in case the waiter gives up just now
   } else if (waiting > 0 || listeners_ > 0) {
     let_loop_receive();
   } else {
     quiet_ticks_ = 0;  // the pulse looks after what is left
-    runtime_->pulse.touch();
+    want_ticks();
   }
+}
+
+void Peer::want_ticks() {
+  runtime_->ticking.add(*this);
+  runtime_->pulse.touch();
 }
 
 void Peer::let_loop_receive() {
@@ -391,10 +400,12 @@ void Peer::need_receiver(Call& call) {
   if (link) flush(link);
 }
 
-void Peer::on_tick() {
+// Looks after a connection on which no thread receives, frames that wait to be sent together, and
+// callers that have just begun to sleep.
+bool Peer::on_tick() {
   Lock lock(mutex_);
   ++ticks_;
-  if (state_ != State::kConnected) return;
+  if (state_ != State::kConnected) return false;
   const bool idle = receives_ == receives_at_tick_;
   receives_at_tick_ = receives_;
   quiet_ticks_ = idle ? quiet_ticks_ + 1 : 0;
@@ -402,10 +413,11 @@ void Peer::on_tick() {
       quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
     let_loop_receive();
   }
-  if (!link_->has_deferred()) return;
+  if (!link_->has_deferred()) return receiver() != Receiver::kLoop || !all_sleep_long();
   const detail::Ref<Link> link = link_;
   lock.unlock();
   flush(link);
+  return true;
 }
 
 }  // namespace weft::rpc

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -36,7 +37,7 @@ uint64_t remaining_us(base::Time deadline, base::Time now) {
 
 }  // namespace
 
-void Peer::start(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+bool Peer::start(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                  const CallLimits& limits) {
   Access::peer(call) = detail::Ref<Peer>::share(this);
   Access::function(call) = &function;
@@ -44,33 +45,53 @@ void Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
   Access::depth(call) = limits.depth;
   Access::bytes(call) = arguments.payload().size() + arguments.tensor_bytes();
   if (!arguments.kept().empty()) Access::kept(call) = arguments.kept();
-  counters_.calls.add();
   if (!is_reserved(function)) runtime_->counters.outstanding.begin();
 
-  if (send(call, function, arguments, limits)) return;
-  // The connection broke before the call's frame had left completely, so the callee cannot have run
-  // it: this thread sends it once more, on a new connection.
-  Access::never_anew(call);
-  send(call, function, arguments, limits);
+  Sending sending = send(call, function, arguments, limits);
+  if (sending == Sending::kBroke) {
+    // The connection broke before the call's frame had left completely, so the callee cannot have
+    // run it: this thread sends it once more, on a new connection.
+    Access::never_anew(call);
+    sending = send(call, function, arguments, limits);
+  }
+  if (sending != Sending::kRetired) {
+    counters_.calls.add();
+    return true;
+  }
+  if (!is_reserved(function)) runtime_->counters.outstanding.end();
+  return false;
 }
 
-// False: the connection broke before the whole frame had left; the call is not settled.
-bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                const CallLimits& limits) {
+// Under the lock, of a call for which room was taken and that is not in the table.
+Peer::Sending Peer::fail_unsent(Lock& lock, Call& call, const Error& error) {
+  lock.unlock();
+  shared_window_->close(Access::depth(call), Access::bytes(call));
+  fail(call,
+       Error(error.code(), fmt::format("{} was not sent to {}: {}", Access::function(call)->name,
+                                       member_.info.name, error.message())));
+  return Sending::kDone;
+}
+
+// kBroke: the connection broke before the whole frame had left; the call is not settled.
+Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
+                         const Encoder& arguments, const CallLimits& limits) {
+  const Error no_memory(ErrorCode::kLimitExceeded, "there is no memory for the call");
   Lock lock(mutex_);
   Access::started(call) = runtime_->clock->now();
   if (state_ == State::kClosed) {
     lock.unlock();
     fail(call, *closed_because_);
-    return true;
+    return Sending::kDone;
   }
   // Weft's own calls do not wait for room: leases and liveness must not depend on users' calls.
-  if (!is_reserved(function) && !has_room(limits, Access::bytes(call)) &&
-      !wait_for_room(lock, limits, Access::bytes(call))) {
+  if (is_reserved(function)) {
+    shared_window_->open(limits.depth, Access::bytes(call));
+  } else if (take_room(limits, Access::bytes(call)) != Room::kTaken &&
+             !wait_for_room(lock, limits, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
     lock.unlock();
     fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
-    return true;
+    return Sending::kDone;
   }
   try {
     // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
@@ -78,24 +99,39 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
         Access::started(call) - last_received_ > kQuietLink || (loop_receiving_ && calls_.empty());
     if (state_ == State::kConnected && doubtful) notice_dead_link(lock);
     if (state_ == State::kClosed) throw *closed_because_;
+    if (retired_) {
+      lock.unlock();
+      shared_window_->close(limits.depth, Access::bytes(call));
+      return Sending::kRetired;
+    }
     if (state_ == State::kIdle) connect();
   } catch (const Error& error) {
-    lock.unlock();
-    fail(call, Error(error.code(), fmt::format("{} was not sent to {}: {}", function.name,
-                                               member_.info.name, error.message())));
-    return true;
+    return fail_unsent(lock, call, error);
+  } catch (const std::bad_alloc&) {
+    return fail_unsent(lock, call, no_memory);
   }
-  queue_call(call, function, arguments, limits);
-  const bool defer = should_defer(limits);
   const detail::Ref<Link> link = link_;
+  try {
+    if (!queue_call(call, function, arguments, limits)) return fail_unsent(lock, call, no_memory);
+  } catch (const std::exception&) {
+    // A part of the frame may be queued, so nothing more may be sent after it.
+    link->close();
+    lock.unlock();
+    on_link_lost(link, no_memory);
+    return Access::finish_starting(call) ? Sending::kDone : Sending::kBroke;
+  }
+  const bool defer = should_defer(limits);
   const bool connected = state_ == State::kConnected;
   const bool expires_soon = calls_.earliest_deadline() == limits.deadline;
   const bool alone = calls_.size() == 1;
   if (defer) link->defer_flush();
   if (!connected || defer) Access::never_anew(call);
+  // Weft's own messages keep idle agents busy enough. While the loop receives, there is nothing for
+  // a tick to look after but frames that were put off.
+  const bool needs_ticks = !is_reserved(function) || receiver() != Receiver::kLoop || defer;
   lock.unlock();
 
-  runtime_->pulse.touch();
+  if (needs_ticks) want_ticks();
   if (expires_soon) update_due();
   if (connected && !defer) {
     flush(link);
@@ -104,7 +140,8 @@ bool Peer::send(Call& call, const detail::FunctionEntry& function, const Encoder
       if (link->broken()) flush(link);  // which finds out, if nobody has
     }
   }
-  return Access::finish_starting(call) || settle_if_sent(call, *link);
+  return Access::finish_starting(call) || settle_if_sent(call, *link) ? Sending::kDone
+                                                                      : Sending::kBroke;
 }
 
 // The first call after a pause: if the loop is writing it, the link has just become readable or
@@ -145,10 +182,16 @@ bool Peer::should_defer(const CallLimits& limits) const {
   return !limits.caller_waits && calls_.size() >= kSentAtOnce;
 }
 
-void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+// False: there is no memory, and nothing was done.
+bool Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                       const CallLimits& limits) {
+  try {
+    window_.prepare(limits.depth);
+    Access::id(call) = calls_.open(&call, limits.deadline);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   call.future().add_ref();  // the table's
-  Access::id(call) = calls_.open(&call, limits.deadline);
   window_.open(limits.depth, Access::bytes(call));
 
   wire::FrameHeader header{wire::FrameKind::kCall};
@@ -174,33 +217,46 @@ void Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
   }
   Access::ends_at(call) =
       link_->queue(header, wire::PreludeBytes(prelude).bytes(), arguments, lane);
+  return true;
 }
 
-// Calls that were given up leave the window, but their unsent bytes stay in memory until they are
-// sent or the link breaks, so unsent bytes count as well.
-bool Peer::has_room(const CallLimits& limits, size_t bytes) const {
-  if (!window_.has_room(limits.depth, bytes)) return false;
+// Takes room in the window that all connections to the member share; queue_call() takes it in the
+// connection's own. Calls that were given up leave the window, but their unsent bytes stay in
+// memory until they are sent or the link breaks, so unsent bytes count as well.
+Peer::Room Peer::take_room(const CallLimits& limits, size_t bytes) {
+  if (!window_.has_room(limits.depth, bytes)) return Room::kNoneHere;
   const size_t unsent = link_ ? link_->unsent_bytes() : 0;
-  return unsent == 0 || unsent + bytes <= runtime_->options.window_bytes;
+  if (unsent > 0 && unsent + bytes > runtime_->options.window_bytes) return Room::kNoneHere;
+  return shared_window_->try_open(limits.depth, bytes) ? Room::kTaken : Room::kNoneAtMember;
 }
 
-// The window is full: receive what makes room, or sleep while another thread does.
+// The window is full: receive what makes room, or sleep while another thread does. False: the
+// deadline has passed, or the connection was closed for good.
 bool Peer::wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes) {
+  constexpr auto kOneSleep = std::chrono::milliseconds(10);
+  constexpr auto kOneTurnOfReceiving = std::chrono::milliseconds(100);
   detail::BlockingRegion region;
-  while (state_ != State::kClosed && !has_room(limits, bytes)) {
+  SharedWindow::Waiter waiter(*shared_window_);
+  while (state_ != State::kClosed) {
+    const uint32_t sign = waiter.sign();
+    const Room room = take_room(limits, bytes);
+    if (room == Room::kTaken) return true;
     const base::Time now = runtime_->clock->now();
     if (now >= limits.deadline) return false;
-    if (state_ == State::kConnected && may_receive()) {
-      receive_as_caller(lock, std::min(limits.deadline, now + std::chrono::milliseconds(100)),
-                        nullptr);
+    if (room == Room::kNoneHere && state_ == State::kConnected && may_receive()) {
+      receive_as_caller(lock, std::min(limits.deadline, now + kOneTurnOfReceiving), nullptr);
       continue;
     }
-    ++waiting_for_room_;
-    const base::Time until = std::min(limits.deadline, now + std::chrono::milliseconds(10));
-    room_.wait_for(lock, until - now);
-    --waiting_for_room_;
+    // Answers over any of the connections make room: this thread waits for whichever comes first.
+    if (state_ == State::kConnected && receiver() == Receiver::kNobody) let_loop_receive();
+    const detail::Ref<Link> link = link_to_flush();
+    lock.unlock();
+    if (link) flush(link);
+    waiter.wait(sign, std::chrono::steady_clock::now() +
+                          std::min<base::Duration>(limits.deadline - now, kOneSleep));
+    lock.lock();
   }
-  return state_ != State::kClosed;
+  return false;
 }
 
 // A link may have been closed unnoticed; a call sent there would be lost.
@@ -252,7 +308,7 @@ void Peer::connect() {
   header.id = wire::kHelloMagic;
   link_->queue_first(header, body);
 
-  state_ = State::kConnecting;
+  set_state(State::kConnecting);
   counters_.connects.add();
   connect_began_ = now;
   connect_by_ = now + kConnectTimeout;
@@ -262,7 +318,7 @@ void Peer::connect() {
   stream_up_ = false;
   interest_ = Poller::kReadable | Poller::kWritable;
   if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
-    state_ = State::kIdle;
+    set_state(State::kIdle);
     connect_by_ = base::Time::max();
     backoff_.on_failure(now);
     last_failure_ = "no descriptor can be watched any more";
@@ -270,6 +326,42 @@ void Peer::connect() {
     throw Error(ErrorCode::kUnavailable, last_failure_);
   }
   runtime_->io.set_due(*loop_side_, connect_by_);
+}
+
+bool Peer::retire() {
+  Lock lock(mutex_);
+  if (state_ == State::kConnected || !calls_.empty()) return false;
+  retired_ = true;
+  if (state_ != State::kConnecting) return true;
+  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  on_link_lost(link, Error(ErrorCode::kUnavailable, "another connection is used"),
+               SignOfLife::kUnreachable);
+  return true;
+}
+
+bool Peer::wait_until_connected(std::chrono::milliseconds limit) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  {
+    Lock lock(mutex_);
+    try {
+      if (state_ == State::kIdle) connect();
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  detail::BlockingRegion region;
+  auto pause = std::chrono::microseconds(10);
+  for (;;) {
+    if (is_connected()) return true;
+    {
+      Lock lock(mutex_);
+      if (state_ != State::kConnecting) return state_ == State::kConnected;
+    }
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds(1));
+  }
 }
 
 void Peer::flush(const detail::Ref<Link>& link, size_t too_much) {

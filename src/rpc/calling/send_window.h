@@ -23,8 +23,12 @@ class SendWindow {
     if (use.calls == 0) return true;
     return use.calls < max_calls_ && use.bytes + bytes <= max_bytes_;
   }
-  void open(uint32_t depth, size_t bytes) {
+  /// open() needs no memory afterwards.
+  void prepare(uint32_t depth) {
     if (depth >= used_.size()) used_.resize(depth + 1);
+  }
+  void open(uint32_t depth, size_t bytes) {
+    prepare(depth);
     ++used_[depth].calls;
     used_[depth].bytes += bytes;
   }

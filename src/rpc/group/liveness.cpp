@@ -32,7 +32,7 @@ void Liveness::on_sign(int rank, SignOfLife sign, base::Time began, const std::s
     if (stopped_) return;
     const auto change = table_.on_sign(rank, sign, began, runtime_.clock->now(), why);
     if (change == LivenessTable::Change::kGone) {
-      gone = gone_error(rank, why);
+      gone = gone_error(rank, *table_.why_gone(rank));
       to_tell = subscribers_;
     }
     // The hello is an answer, whatever becomes of the probe: a member whose connections break over

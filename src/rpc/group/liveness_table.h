@@ -1,8 +1,9 @@
 // Which members of the group are gone, judged from signs. A deterministic core: told the time.
 //
 // A member is gone when its address refuses connections, when another process answers there, or
-// when it has given no sign of life for `patience` while this worker tried to reach it. A member
-// that is heard of again is back.
+// when it has given no sign of life for `patience` while this worker tried to reach it; but not
+// while a connection to it stands, of which there may be several. A member that is heard of again
+// is back.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -18,10 +19,11 @@ namespace weft::rpc {
 
 /// An observation of a member.
 enum class SignOfLife {
-  kHeard,        // accepted a connection and said who it is
+  kHeard,        // accepted a connection and said who it is: that connection stands
+  kEnded,        // a connection that stood has ended
   kRefused,      // nobody listens at its address, where a member listens for all its life
   kReplaced,     // another process answers at its address
-  kSilent,       // connected, and its heartbeat has stopped
+  kSilent,       // a connection that stood has ended because its heartbeat stopped
   kUnreachable,  // could not be connected to, or turned the connection away: that may pass
 };
 
@@ -40,6 +42,11 @@ class LivenessTable {
 
  private:
   struct Member {
+    size_t connections = 0;    // that stand
+    base::Time alone_since{};  // when the last of them ended
+    // Its address is another's or nobody's: it is gone when the last connection has ended.
+    std::optional<std::string> why_leaving;
+    std::optional<base::Time> silent_at;  // when another connection's heartbeat had stopped
     std::optional<base::Time> unreachable_since;
     std::optional<std::string> why_gone;
   };

@@ -2,6 +2,7 @@
 #include "rpc/io/io_loop.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -25,7 +26,7 @@ IoLoop::IoLoop(std::shared_ptr<base::Clock> clock)
 
 uint64_t IoLoop::add(std::shared_ptr<IoClient> client) {
   std::lock_guard lock(mutex_);
-  const uint64_t token = next_token_++;
+  const uint64_t token = client->token_ = next_token_++;
   clients_.emplace(token, std::move(client));
   return token;
 }
@@ -45,21 +46,26 @@ std::shared_ptr<IoClient> IoLoop::find(uint64_t token) {
   return found == clients_.end() ? nullptr : found->second;
 }
 
+// A time that is put off, as that of a connection is with every frame, costs no lock: the loop
+// finds the client at the old time and queues it anew.
 void IoLoop::set_due(IoClient& client, base::Time due) {
   const base::Time::rep at = due.time_since_epoch().count();
-  if (client.due_.exchange(at, std::memory_order_seq_cst) == at) return;
-  note_earliest(at);
+  if (client.due_.exchange(at, std::memory_order_seq_cst) != at) queue(client, at);
+}
+
+void IoLoop::queue(IoClient& client, base::Time::rep at) {
+  if (at >= client.queued_for_.load(std::memory_order_seq_cst)) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (at >= client.queued_for_.load(std::memory_order_seq_cst)) return;
+    timers_.push_back({at, client.token_});
+    std::push_heap(timers_.begin(), timers_.end(), std::greater<>());
+    client.queued_for_.store(at, std::memory_order_seq_cst);
+  }
   if (on_this_thread()) return;
   // The loop reads the earliest time after it announced when it wakes: either it sees this time, or
   // this thread sees the announcement.
   if (at < sleeping_until_.load(std::memory_order_seq_cst)) poller_->wake();
-}
-
-void IoLoop::note_earliest(base::Time::rep at) {
-  base::Time::rep earliest = earliest_due_.load(std::memory_order_seq_cst);
-  while (at < earliest &&
-         !earliest_due_.compare_exchange_weak(earliest, at, std::memory_order_seq_cst)) {
-  }
 }
 
 void IoLoop::post(detail::Continuation* list) {
@@ -122,31 +128,37 @@ void IoLoop::finish() {
   unfinished_.store(0, std::memory_order_release);
 }
 
-// Looks at all clients only if one may be due. Cleared first: a time that is set meanwhile stays.
+std::vector<IoLoop::DueTimer> IoLoop::take_due(base::Time::rep now) {
+  std::vector<DueTimer> due;
+  std::lock_guard lock(mutex_);
+  while (!timers_.empty() && timers_.front().at <= now) {
+    std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
+    const Timer timer = timers_.back();
+    timers_.pop_back();
+    auto found = clients_.find(timer.token);
+    if (found != clients_.end()) due.push_back({timer.at, found->second});
+  }
+  return due;
+}
+
 base::Time IoLoop::run_timers(base::Time now) {
   const base::Time::rep at = now.time_since_epoch().count();
-  if (const auto earliest = earliest_due_.load(std::memory_order_seq_cst); earliest > at)
-    return base::Time(base::Duration(earliest));
-  earliest_due_.store(kNever, std::memory_order_seq_cst);
-  std::vector<std::shared_ptr<IoClient>> due;
-  base::Time::rep earliest = kNever;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& [token, client] : clients_) {
-      const base::Time::rep when = client->due_.load(std::memory_order_seq_cst);
-      if (when <= at) {
-        due.push_back(client);
-      } else {
-        earliest = std::min(earliest, when);
-      }
+  for (auto& [queued_for, client] : take_due(at)) {
+    // From here on a time that is set is queued again; one that was set before is seen below.
+    base::Time::rep expected = queued_for;
+    client->queued_for_.compare_exchange_strong(expected, kNever, std::memory_order_seq_cst);
+    base::Time::rep when = client->due_.load(std::memory_order_seq_cst);
+    while (when <= at &&
+           !client->due_.compare_exchange_weak(when, kNever, std::memory_order_seq_cst)) {
+    }
+    if (when <= at) {
+      client->on_time(now);
+    } else {
+      queue(*client, when);
     }
   }
-  note_earliest(earliest);
-  for (auto& client : due) {
-    client->due_.store(kNever, std::memory_order_seq_cst);
-    client->on_time(now);
-  }
-  return base::Time(base::Duration(earliest_due_.load(std::memory_order_seq_cst)));
+  std::lock_guard lock(mutex_);
+  return timers_.empty() ? base::Time::max() : base::Time(base::Duration(timers_.front().at));
 }
 
 // As many as fit into a turn: descriptors and timers do not wait for those that make new ones.
@@ -162,7 +174,7 @@ bool IoLoop::run_continuations() {
       first_ = next->next;
       next->next = nullptr;
     }
-    crew_->enter_user_code();
+    crew_->enter_user_code(/*rare=*/true);
     leading = nullptr;  // user code may lose the lead; its posts must wake the leader
     detail::run_continuations(next);
     unfinished_.fetch_sub(1, std::memory_order_acq_rel);

@@ -36,7 +36,11 @@ class IoClient {
 
  private:
   friend class IoLoop;
-  std::atomic<base::Time::rep> due_{base::Time::max().time_since_epoch().count()};
+  static constexpr base::Time::rep kNever = base::Time::max().time_since_epoch().count();
+  std::atomic<base::Time::rep> due_{kNever};
+  // The earliest time for which it stands in the loop's queue: due_ or earlier.
+  std::atomic<base::Time::rep> queued_for_{kNever};
+  uint64_t token_ = 0;
 };
 
 class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
@@ -78,7 +82,17 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
 
  private:
   base::Time run_timers(base::Time now);
-  void note_earliest(base::Time::rep at);
+  void queue(IoClient& client, base::Time::rep at);
+  struct Timer {
+    base::Time::rep at;
+    uint64_t token;
+    bool operator>(const Timer& other) const { return at > other.at; }
+  };
+  struct DueTimer {
+    base::Time::rep at;
+    std::shared_ptr<IoClient> client;
+  };
+  std::vector<DueTimer> take_due(base::Time::rep now);
   /// False: the lead was lost.
   bool run_continuations();
   std::shared_ptr<IoClient> find(uint64_t token);
@@ -87,11 +101,13 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   base::Crew* crew_ = nullptr;
   std::shared_ptr<transport::Poller> poller_;  // shared with a clock that may outlive the loop
   std::atomic<base::Time::rep> sleeping_until_{0};
-  std::atomic<base::Time::rep> earliest_due_{base::Time::max().time_since_epoch().count()};
 
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<IoClient>> clients_;
   uint64_t next_token_ = 1;
+  // A heap, the earliest first. A client whose time was put off stands in it with an earlier one,
+  // and a client that was removed may still stand in it.
+  std::vector<Timer> timers_;
   detail::Continuation* first_ = nullptr;
   detail::Continuation* last_ = nullptr;
   std::atomic<size_t> unfinished_{0};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/io/link.h"
 
+#include <new>
 #include <utility>
 
 namespace weft::rpc {
@@ -66,8 +67,12 @@ Link::State Link::flush(size_t too_much) {
   if (writing_) return State::kFine;
   writing_ = true;
   State state = State::kFine;
-  while (state == State::kFine && take_queued(too_much)) state = write_out(lock);
-  if (state == State::kFine && !normal_.queued.empty()) state = State::kBlocked;  // too much
+  const uint64_t enough = sent_bytes() + kMostPerFlush;
+  while (state == State::kFine && sent_bytes() < enough && take_queued(too_much))
+    state = write_out(lock);
+  // Too much for this thread: another one goes on when the descriptor is writable, which it is.
+  if (state == State::kFine && (!normal_.queued.empty() || !urgent_.queued.empty()))
+    state = State::kBlocked;
   blocked_.store(state == State::kBlocked, std::memory_order_relaxed);
   writing_ = false;
   return state;
@@ -133,13 +138,24 @@ IoResult Link::write_once(LaneState& from) {
 }
 
 Link::State Link::receive() {
-  const std::span<std::byte> into = decoder_.prepare();
-  return took(connection_->receive(into.data(), into.size()));
+  return receive_with(
+      [this](std::span<std::byte> into) { return connection_->receive(into.data(), into.size()); });
 }
 
 Link::State Link::wait_and_receive() {
-  const std::span<std::byte> into = decoder_.prepare();
-  return took(connection_->wait_and_receive(into.data(), into.size()));
+  return receive_with([this](std::span<std::byte> into) {
+    return connection_->wait_and_receive(into.data(), into.size());
+  });
+}
+
+template <typename F>
+Link::State Link::receive_with(const F& read) {
+  try {
+    return took(read(decoder_.prepare()));
+  } catch (const std::bad_alloc&) {
+    note_broken("there is no memory for the message that is arriving");
+    return State::kBroken;
+  }
 }
 
 Link::State Link::took(IoResult got) {

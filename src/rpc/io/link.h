@@ -64,9 +64,10 @@ class Link : public detail::RefCounted {
   void queue_first(const wire::FrameHeader& header, const Encoder& value);
   void open();
 
-  /// Writes the queued frames, also those that other threads queue meanwhile. Returns at once if
-  /// another thread writes: that thread writes all. Leaves frames of the normal lane queued if they
-  /// are `too_much` bytes or more. kBlocked: call again when the descriptor is writable.
+  /// Writes the queued frames, also those that other threads queue meanwhile, but not many times as
+  /// much as a caller's own. Returns at once if another thread writes: that thread writes all.
+  /// Leaves frames of the normal lane queued if they are `too_much` bytes or more. kBlocked: call
+  /// again when the descriptor is writable.
   State flush(size_t too_much = SIZE_MAX);
   /// Marks that a queued frame was not written on purpose; the next thread that calls flush() on
   /// this link writes it.
@@ -113,6 +114,8 @@ class Link : public detail::RefCounted {
 
  private:
   static constexpr size_t kMuchUnsent = 64 * 1024;
+  /// Bytes after which a thread leaves what other threads have queued meanwhile to the loop.
+  static constexpr uint64_t kMostPerFlush = 16 << 20;
 
   /// Frames of one lane, and how far they have got.
   struct LaneState {
@@ -130,6 +133,8 @@ class Link : public detail::RefCounted {
   Position queue_with(Lane lane, const Add& add);
   bool take_queued(size_t too_much);
   LaneState* next_to_write();
+  template <typename F>
+  State receive_with(const F& read);
   State took(transport::IoResult got);
   State write_out(std::unique_lock<std::mutex>& lock);
   transport::IoResult write_once(LaneState& from);

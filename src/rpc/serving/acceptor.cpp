@@ -2,6 +2,7 @@
 #include "rpc/serving/acceptor.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,7 +17,10 @@ namespace {
 using transport::Poller;
 
 constexpr auto kHelloTimeout = std::chrono::seconds(5);
-constexpr size_t kMaxGuests = 64;
+// Connections without a hello: so many of strangers, and for each member the first of its own,
+// whose hello may take a moment where hundreds of workers share a few processors.
+constexpr size_t kMaxStrangers = 64;
+constexpr size_t kGuestsPerMember = 2;
 constexpr auto kPauseWhenExhausted = std::chrono::milliseconds(100);
 constexpr auto kLogInterval = std::chrono::seconds(1);
 constexpr int kAcceptsPerEvent = 64;
@@ -55,6 +59,8 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
       }
     } catch (const Error& error) {
       return leave(error.message());
+    } catch (const std::bad_alloc&) {
+      return leave("there is no memory for it");
     }
   }
 
@@ -158,17 +164,26 @@ void Acceptor::stop() {
 void Acceptor::on_event(bool, bool) {
   const base::MutexLock lock(mutex_);
   if (!listener_) return;
-  for (int i = 0; i < kAcceptsPerEvent; ++i) {
-    transport::Listener::Accepted accepted = listener_->accept();
-    if (accepted.status == transport::Listener::Accepted::Status::kNone) break;
-    if (accepted.status == transport::Listener::Accepted::Status::kExhausted) {
-      log_turned_away("anybody", "cannot accept, trying again in 100 ms: " + accepted.why);
-      runtime_->io.watch(listener_->descriptor(), Poller::kNothing, token_);
-      runtime_->io.set_due(*this, runtime_->clock->now() + kPauseWhenExhausted);
-      return;
+  try {
+    for (int i = 0; i < kAcceptsPerEvent; ++i) {
+      transport::Listener::Accepted accepted = listener_->accept();
+      if (accepted.status == transport::Listener::Accepted::Status::kNone) break;
+      if (accepted.status == transport::Listener::Accepted::Status::kExhausted) {
+        pause(accepted.why);
+        break;
+      }
+      admit(std::move(accepted.connection));
     }
-    admit(std::move(accepted.connection));
+  } catch (const std::bad_alloc&) {
+    pause("there is no memory");
   }
+  turn_some_away();
+}
+
+void Acceptor::pause(const std::string& why) {
+  log_turned_away("anybody", "cannot accept, trying again in 100 ms: " + why);
+  runtime_->io.watch(listener_->descriptor(), Poller::kNothing, token_);
+  runtime_->io.set_due(*this, runtime_->clock->now() + kPauseWhenExhausted);
 }
 
 void Acceptor::on_time(base::Time) {
@@ -177,13 +192,21 @@ void Acceptor::on_time(base::Time) {
 }
 
 void Acceptor::admit(std::unique_ptr<transport::Connection> connection) {
-  // The oldest has had the most time to say hello.
-  if (guests_.size() >= kMaxGuests) {
-    const std::shared_ptr<Guest> oldest = guests_.front();
-    oldest->leave("too many connections without a hello");
-  }
   auto guest = std::make_shared<Guest>(*this, std::move(connection));
-  if (guest->start()) guests_.push_back(std::move(guest));
+  if (!guest->start()) return;
+  guests_.push_back(guest);
+  guest->on_event(true, false);  // a caller sends its hello at once, so it has probably come
+}
+
+// The oldest has had the most time to say hello, and gets a last look.
+void Acceptor::turn_some_away() {
+  const size_t most = kMaxStrangers + kGuestsPerMember * runtime_->group.members.size();
+  while (guests_.size() > most) {
+    const std::shared_ptr<Guest> oldest = guests_.front();
+    oldest->on_event(true, false);
+    const bool still_there = !guests_.empty() && guests_.front() == oldest;
+    if (still_there) oldest->leave("too many connections without a hello");
+  }
 }
 
 void Acceptor::on_guest_gone(Guest& guest) {

@@ -39,6 +39,8 @@ class Acceptor final : public IoClient, public std::enable_shared_from_this<Acce
  private:
   class Guest;
   void admit(std::unique_ptr<transport::Connection> connection);
+  void pause(const std::string& why) WEFT_REQUIRES(mutex_);
+  void turn_some_away();
   void on_guest_gone(Guest& guest);
   void log_turned_away(const std::string& from, const std::string& why);
 

@@ -17,6 +17,9 @@ namespace {
 
 using transport::Poller;
 
+// A caller that called so lately may call again at once.
+constexpr auto kSoon = std::chrono::milliseconds(10);
+constexpr auto kLongestInline = std::chrono::milliseconds(1);
 constexpr int kReceivesPerTurn = 64;
 constexpr int kPollsPerLook = 32;  // at the poller, while spinning on the only link
 // The pulse takes the lead from user code that it finds at two ticks in a row.
@@ -209,7 +212,8 @@ bool Desk::receive_and_serve(ServingLink& link) {
     current_ = {};
     if (link.lost || !link.link().within_frame()) break;
   }
-  if (!link.lost && runtime_.spin.count() > 0) hot_ = detail::Ref<ServingLink>::share(&link);
+  if (std::exchange(may_call_again_, false) && !link.lost && runtime_.spin.count() > 0)
+    hot_ = detail::Ref<ServingLink>::share(&link);
   return true;
 }
 
@@ -218,7 +222,7 @@ bool Desk::serve_frames(ServingLink& link) {
   mine = {};
   mine.leads = this;
   mine.batching = &link;
-  runtime_.pulse.touch();
+  inline_since_ = base::Time();
   try {
     while (!link.lost && link.link().next_frame()) {
       const wire::FrameHeader& header = link.link().frame().header;
@@ -248,11 +252,27 @@ bool Desk::serve_frames(ServingLink& link) {
       }
     }
   } catch (const Error& error) {
-    drop(link, error.message(), true);
+    if (!drop_after_throw(link, error.message())) return false;
+  } catch (const std::exception& error) {  // no memory
+    if (!drop_after_throw(link, error.what())) return false;
   }
   mine = {};
   if (!link.lost && link.link().has_queued()) link.flush();
   return true;
+}
+
+// What was thrown may have left user code, and with that the lead may be lost: then the link is
+// left to the next leader, who finds it closed.
+bool Desk::drop_after_throw(ServingLink& link, const std::string& why) {
+  Role& mine = role();
+  const bool leads = !std::exchange(mine.in_user_code, false) || crew_.leave_user_code();
+  if (leads) {
+    drop(link, why, true);
+  } else {
+    link.link().close();
+    mine = {};
+  }
+  return leads;
 }
 
 bool Desk::serve_call(ServingLink& link) {
@@ -268,9 +288,10 @@ bool Desk::serve_call(ServingLink& link) {
     link.link().queue(header, {}, body);
     return true;
   }
+  const base::Time now = runtime_.clock->now();
+  may_call_again_ = now - std::exchange(link.last_call, now) < kSoon;
   auto call = detail::make_ref<IncomingCall>(server_, detail::Ref<ServingLink>::share(&link),
-                                             frame.header.id, *function.entry, prelude,
-                                             runtime_.clock->now());
+                                             frame.header.id, *function.entry, prelude, now);
   const bool reserved = is_reserved(*function.entry);
   if (!reserved) runtime_.counters.serving.begin();
   if (link.take_early_cancel(frame.header.id)) {
@@ -320,9 +341,19 @@ bool Desk::welcome(IncomingCall& call, std::span<const std::byte> note,
 // matters.
 Others Desk::others_of(ServingLink& link, base::Duration usual) {
   if (usual < kWorthAnotherThread) return {};
-  Others others{link.link().within_frame(), link.calls() > 1};
-  if (!others.have_come && usual >= kWorthALook) others.have_come = poller_.has_events();
+  Others others{link.link().within_frame(), link.calls() > 1,
+                crew_.running() < crew_.limit() || !has_time_inline()};
+  const bool matters = others.have_slots || usual >= kWorthAHandOver;
+  if (matters && !others.have_come && usual >= kWorthALook) others.have_come = poller_.has_events();
   return others;
+}
+
+// Where no other thread has a slot, this one runs the calls of a batch itself, but not for so long
+// that the desk's other connections notice.
+bool Desk::has_time_inline() {
+  const base::Time now = std::chrono::steady_clock::now();
+  if (inline_since_ == base::Time()) inline_since_ = now;
+  return now - inline_since_ < kLongestInline;
 }
 
 bool Desk::serve(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments,
@@ -353,7 +384,7 @@ void Desk::on_user_code(const IncomingCall& call) {
   if (of_backlog && !crew.still_leads()) return;
   mine.leads->running_function_.store(call.function().index, std::memory_order_relaxed);
   if (of_backlog) return;
-  crew.enter_user_code();
+  crew.enter_user_code(/*rare=*/is_reserved(call.function()));
   if (mine.without_lead) crew.give_up_lead();
 }
 

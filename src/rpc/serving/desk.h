@@ -68,6 +68,8 @@ class Desk final : public base::CrewLoop {
   bool receive_and_serve(ServingLink& link);
   bool serve_frames(ServingLink& link);
   bool serve_call(ServingLink& link);
+  bool drop_after_throw(ServingLink& link, const std::string& why);
+  bool has_time_inline();
   bool welcome(IncomingCall& call, std::span<const std::byte> note, std::span<at::Tensor> tensors);
   Others others_of(ServingLink& link, base::Duration usual);
   bool serve(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments,
@@ -84,6 +86,8 @@ class Desk final : public base::CrewLoop {
   // The leader's; tells the next leader where this one was.
   detail::Ref<ServingLink> current_;
   detail::Ref<ServingLink> hot_;  // served last; polled while spinning
+  bool may_call_again_ = false;   // at once: the caller has called not long before
+  base::Time inline_since_{};     // in the present batch, calls for which nobody else had a slot
   base::Spinner spinner_;
   // For the pulse: the function that the leader runs.
   static constexpr uint32_t kNoFunction = UINT32_MAX;

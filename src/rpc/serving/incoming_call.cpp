@@ -4,12 +4,14 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <new>
 #include <typeinfo>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "base/demangle.h"
+#include "base/log.h"
 #include "rpc/agent_core.h"
 #include "rpc/serving/desk.h"
 #include "rpc/serving/server.h"
@@ -135,6 +137,12 @@ void IncomingCall::serve(F body) {
     }
   } catch (const abi::__forced_unwind&) {
     throw;  // the thread is being cancelled; swallowing that would abort the process
+  } catch (const std::bad_alloc&) {
+    if (in_user_code_) {
+      fail(std::current_exception());
+    } else {
+      refuse(ErrorCode::kLimitExceeded, "there is no memory for the arguments");
+    }
   } catch (...) {
     fail(std::current_exception());
   }
@@ -158,6 +166,13 @@ void IncomingCall::run_from_backlog() {
   if (auto next = link_->next_in_line()) server_.add_to_backlog(std::move(next));
 }
 
+void IncomingCall::give_up(const std::string& why) {
+  link_->link().close();
+  base::log(LogLevel::kError, server_.runtime().name(),
+            fmt::format("closing the connection from {}: {} could not be answered: {}",
+                        link_->caller().name, function_.name, why));
+}
+
 void IncomingCall::decode_parked() {
   if (cancelled() || server_.runtime().clock->now() >= deadline_) {
     server_.runtime().counters.cancelled_unstarted.add();
@@ -175,6 +190,16 @@ void IncomingCall::begin_user_code() {
   Desk::on_user_code(*this);
 }
 
+// There is no memory for an answer, or a part of it is queued.
+template <typename F>
+void IncomingCall::send_or_give_up(const F& send) {
+  try {
+    send();
+  } catch (const std::exception& error) {
+    give_up(error.what());
+  }
+}
+
 void IncomingCall::reply(const Encoder& value) {
   Note note;  // first: what is thrown while it is made is an answer too
   if (companion_) companion_->on_answer(link_->caller(), &value, note);
@@ -182,8 +207,10 @@ void IncomingCall::reply(const Encoder& value) {
   wire::FrameHeader header{wire::FrameKind::kReply};
   header.id = id_;
   const base::Duration took = time_in_user_code();
-  if (!value.kept().empty()) server_.agent().keep_for_receiver(link_->caller(), value.kept());
-  send(header, note, value);
+  send_or_give_up([&] {
+    if (!value.kept().empty()) server_.agent().keep_for_receiver(link_->caller(), value.kept());
+    send(header, note, value);
+  });
   server_.on_answered(*this, false, took);
 }
 
@@ -195,14 +222,16 @@ void IncomingCall::refuse(ErrorCode code, const std::string& why) { send_failed(
 
 void IncomingCall::send_failed(const wire::FailedReply& failed) {
   if (!claim_reply()) return;
-  Note note;
-  if (companion_) companion_->on_answer(link_->caller(), nullptr, note);
-  Encoder body;
-  wire::encode_failed(body, failed);
-  wire::FrameHeader header{wire::FrameKind::kReply, wire::kFailed};
-  header.id = id_;
   const base::Duration took = time_in_user_code();
-  send(header, note, body);
+  send_or_give_up([&] {
+    Note note;
+    if (companion_) companion_->on_answer(link_->caller(), nullptr, note);
+    Encoder body;
+    wire::encode_failed(body, failed);
+    wire::FrameHeader header{wire::FrameKind::kReply, wire::kFailed};
+    header.id = id_;
+    send(header, note, body);
+  });
   server_.on_answered(*this, true, took);
 }
 

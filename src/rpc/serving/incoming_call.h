@@ -43,6 +43,8 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
             std::vector<at::Tensor> tensors);
   /// For the thread that took the call from the backlog: runs it, or decodes it if it was parked.
   void run_from_backlog();
+  /// The call cannot even be answered: its caller learns that from the end of the connection.
+  void give_up(const std::string& why);
   /// Of a call in the backlog: whether it can run.
   bool is_decoded() const { return static_cast<bool>(resume_); }
 
@@ -97,6 +99,8 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   void serve(F body);
   void resume();
   void decode_parked();
+  template <typename F>
+  void send_or_give_up(const F& send);
   void send_failed(const wire::FailedReply& failed);
   void send(wire::FrameHeader header, const Note& note, const Encoder& body);
   bool claim_reply() { return !answered_.exchange(true, std::memory_order_acq_rel); }

@@ -18,6 +18,10 @@
 // Calls that are running tell that their caller has several threads: its next call comes while this
 // one runs, and would wait.
 //
+// If all slots (below) are in use, no other thread could run the call sooner: then a function that
+// takes less than 500 us runs here in any case, unless such functions have taken this thread a
+// millisecond since it last looked at its other connections.
+//
 // A function that is known to be short needs no slot (`Options::handler_threads`). A call of
 // another of the user's functions for which there is no slot runs later, on another thread. The
 // thread that read a call decodes its arguments in any case, in the order in which the calls came,
@@ -49,6 +53,7 @@ enum class Placement { kHere, kHereWithoutLead, kElsewhere };
 struct Others {
   bool have_come = false;    // more bytes, on this or another connection of the desk
   bool are_running = false;  // further calls of this connection
+  bool have_slots = true;    // another thread would have a slot
 };
 
 /// `usual`: what the function has taken lately; 0 if it has never run.
@@ -57,6 +62,7 @@ inline bool needs_slot(base::Duration usual) {
 }
 inline Placement place(base::Duration usual, Others others) {
   if (usual < kWorthAnotherThread) return Placement::kHere;
+  if (!others.have_slots && usual < kWorthAHandOver) return Placement::kHere;
   if (others.have_come) return Placement::kElsewhere;
   if (usual < kWorthReadingOn) return Placement::kHere;
   if (others.are_running) return Placement::kElsewhere;

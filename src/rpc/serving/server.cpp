@@ -133,7 +133,11 @@ bool Server::run_one_that(const F& suits) {
     backlog_size_.store(backlog_.size(), std::memory_order_seq_cst);
   }
   crew_->found_work();
-  (*call)->run_from_backlog();
+  try {
+    (*call)->run_from_backlog();
+  } catch (const std::exception& error) {  // no memory
+    (*call)->give_up(error.what());
+  }
   return true;
 }
 

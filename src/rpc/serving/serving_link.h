@@ -81,6 +81,7 @@ class ServingLink final : public detail::RefCounted {
   uint64_t token = 0;
   bool lost = false;          // leader: gone from the server's table
   bool said_goodbye = false;  // leader: the caller sends no more
+  base::Time last_call{};     // leader: when one came
 
  private:
   const std::shared_ptr<AgentCore> keepalive_;  // until the server closes, a cycle

@@ -299,4 +299,14 @@ TEST_F(Behaviour36_Gradients, OfAReference) {
   }
 }
 
+// The creation is still being sent when the first message of the pass leaves, which goes ahead of
+// bulk.
+TEST_F(Behaviour36_Gradients, OfAReferenceWhoseCreationCarriesMuch) {
+  const at::Tensor x = leaf({4 << 20});
+  Context context(a);
+  const auto z = remote<[](at::Tensor t) { return t.sum(); }>(a, "b", x);
+  z.backward(context);
+  EXPECT_TRUE(same(context.gradient(x), at::ones_like(x)));
+}
+
 }  // namespace weft::behaviour_autograd

@@ -41,6 +41,22 @@ TEST(Pulse, ATouchWakesItUpAgain) {
   EXPECT_TRUE(ticked.try_acquire_for(10s));
 }
 
+TEST(Pulse, ABriefTouchWakesItForAFewTicks) {
+  std::counting_semaphore<> ticked(0);
+  Pulse pulse;
+  pulse.add([&ticked] { ticked.release(); });
+  pulse.start();
+  while (ticked.try_acquire_for(200ms)) {  // until it sleeps
+  }
+
+  pulse.touch_briefly();
+
+  int ticks = 0;
+  while (ticked.try_acquire_for(ticks < 2 ? 10s : 200ms)) ++ticks;
+  EXPECT_GE(ticks, 2);
+  EXPECT_LT(ticks, 10);
+}
+
 TEST(Pulse, StopsWhileItSleepsAndWhileItTicks) {
   for (int i = 0; i < 3; ++i) {
     Pulse awake;

@@ -48,6 +48,7 @@ class ReceiverRole : public testing::Test {
   // Without polling, whoever does not receive itself sleeps, and that counts.
   static Options without_polling() {
     Options options;
+    options.connections_per_peer = 1;  // which the threads share
     options.spin = {};
     return options;
   }

@@ -60,6 +60,7 @@ class WaitingCallers : public testing::TestWithParam<std::chrono::nanoseconds> {
 
   static Options options() {
     Options options;
+    options.connections_per_peer = 1;  // which the threads share
     options.spin = GetParam();
     return options;
   }

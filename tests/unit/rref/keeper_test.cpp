@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -107,6 +108,72 @@ TEST_F(KeeperTest, ACreationThatCannotBeSentLeavesNothing) {
     EXPECT_THROW(remote<take_tensor>(group[0], "b", failed), Error);
   }
   EXPECT_TRUE(within(2s, [&] { return count(group, 0, "rrefs.held") == 0; }));
+}
+
+template <typename F>
+auto on_new_thread(const F& f) {
+  return std::async(std::launch::async, f).get();
+}
+
+// A group in which the first call of a to b after create() was called meets a fault; calls over
+// other connections overtake it.
+class CreationOnTheWay {
+ public:
+  explicit CreationOnTheWay(transport::Fault fault) : fault_(fault) {
+    group.network().set_faults([this](const transport::FrameInFlight& frame) {
+      const bool first_call = frame.from_connector && frame.kind == kCall &&
+                              frame.to == group.address(1) && armed_.exchange(false);
+      return first_call ? fault_ : transport::Fault{};
+    });
+  }
+  // Each on a thread of its own, so over a connection of its own.
+  RRef<Thing> create() {
+    armed_ = true;
+    return on_new_thread([&] { return remote<Thing>(group[0], "b"); });
+  }
+  static int64_t use(const RRef<Thing>& thing) {
+    return on_new_thread([&] { return thing.rpc_sync<&Thing::answer>(); });
+  }
+  // Connects both connections, with threads that have the numbers before those of the next two.
+  void connect() {
+    for (int i = 0; i < 2; ++i) on_new_thread([this] { return group[0].sync<seven>("b"); });
+  }
+
+  test::LoopbackGroup group{{"a", "b"}, two_connections()};
+
+ private:
+  static constexpr uint8_t kCall = 2;
+  static Options two_connections() {
+    Options options;
+    options.connections_per_peer = 2;
+    return options;
+  }
+  const transport::Fault fault_;
+  std::atomic<bool> armed_{false};
+};
+
+TEST_F(KeeperTest, ACallThatOvertakesTheCreationOfItsObjectWaitsForIt) {
+  CreationOnTheWay creation({transport::Fault::Kind::kDelay, 200ms});
+  creation.connect();
+  const auto thing = creation.create();
+  auto answer = std::async(std::launch::async, [&] { return creation.use(thing); });
+
+  EXPECT_TRUE(within(10s, [&] {
+    creation.group.network().deliver_due();
+    return answer.wait_for(0s) == std::future_status::ready;
+  }));
+  EXPECT_EQ(answer.get(), 42);
+}
+
+TEST_F(KeeperTest, ACallThatOvertookACreationWhichFailsFails) {
+  CreationOnTheWay creation({transport::Fault::Kind::kDropConnection});
+  creation.connect();
+  const auto thing = creation.create();
+
+  EXPECT_THAT([&] { creation.use(thing); },
+              Throws<Error>(Property(&Error::code, ErrorCode::kRRefLost)));
+
+  EXPECT_TRUE(within(2s, [&] { return count(creation.group, 1, "rrefs.owned") == 0; }));
 }
 
 TEST_F(KeeperTest, AContinuationMayWaitForAnotherResultWithAReference) {

@@ -52,6 +52,26 @@ TEST(Heartbeat, IsSuspectedOnceThenDead) {
   EXPECT_EQ(heartbeat.on_time(kStart + 8s), Verdict::kDead);
 }
 
+TEST(Heartbeat, APeerForWhichNobodyWaitsIsPingedHalfAsOftenAndDeadAtTheSameTime) {
+  Heartbeat heartbeat(kTimes, kStart);
+  EXPECT_EQ(heartbeat.on_time(kStart + 1s), Verdict::kPing);
+  heartbeat.set_idle(true);
+
+  EXPECT_EQ(heartbeat.next(), kStart + 3s);
+  EXPECT_EQ(heartbeat.on_time(kStart + 3s), Verdict::kSuspect);
+  EXPECT_EQ(heartbeat.next(), kStart + 5s);
+  ask_until(heartbeat, kStart + 7s);
+  EXPECT_EQ(heartbeat.on_time(kStart + 8s), Verdict::kDead);
+}
+
+TEST(Heartbeat, APeerForWhichNobodyWaitsIsPingedBeforeItIsSuspected) {
+  Heartbeat heartbeat({1s, 2s, 8s}, kStart);
+  heartbeat.set_idle(true);
+
+  EXPECT_LT(heartbeat.next(), kStart + 2s);
+  EXPECT_EQ(heartbeat.on_time(heartbeat.next()), Verdict::kPing);
+}
+
 TEST(Heartbeat, AfterStandingStillItselfItGivesThePeerItsFullTimeAgain) {
   Heartbeat heartbeat(kTimes, kStart);
 

@@ -50,6 +50,75 @@ TEST(LivenessTable, PatienceBeginsAnewWithEverySignOfLife) {
             Change::kNone);
 }
 
+TEST(LivenessTable, AMemberIsNotGoneWhileAConnectionToItStands) {
+  LivenessTable table(1, 8s);
+  table.on_sign(0, SignOfLife::kHeard, kNow, kNow, "");
+  table.on_sign(0, SignOfLife::kHeard, kNow, kNow, "");
+
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kUnreachable, kNow, kNow + 9s, "no answer"),
+            Change::kNone);
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kSilent, kNow, kNow + 9s, "silent"), Change::kNone);
+  EXPECT_EQ(table.why_gone(0), std::nullopt);
+
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kSilent, kNow, kNow + 10s, "silent too"), Change::kGone);
+  EXPECT_EQ(table.why_gone(0), "silent too");
+}
+
+TEST(LivenessTable, PatienceBeginsWhenNoConnectionStands) {
+  LivenessTable table(1, 8s);
+  table.on_sign(0, SignOfLife::kHeard, kNow, kNow, "");
+  table.on_sign(0, SignOfLife::kUnreachable, kNow, kNow + 7s, "no answer");
+  table.on_sign(0, SignOfLife::kEnded, kNow, kNow + 7s, "broken");
+
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kUnreachable, kNow + 7s, kNow + 9s, "no answer"),
+            Change::kNone);
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kUnreachable, kNow + 9s, kNow + 15s, "no answer"),
+            Change::kGone);
+}
+
+// The process has ended; of its connections one is noticed to be broken after another.
+TEST(LivenessTable, AMemberWhoseAddressRefusesIsGoneWhenItsLastConnectionHasEnded) {
+  LivenessTable table(1, 8s);
+  table.on_sign(0, SignOfLife::kHeard, kNow, kNow, "");
+  table.on_sign(0, SignOfLife::kHeard, kNow, kNow, "");
+  table.on_sign(0, SignOfLife::kEnded, kNow, kNow, "broken");
+
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kRefused, kNow, kNow, "refused"), Change::kNone);
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kEnded, kNow, kNow, "broken"), Change::kGone);
+
+  EXPECT_EQ(table.why_gone(0), "refused");
+}
+
+TEST(LivenessTable, AnAttemptThatBeganWhileAConnectionStoodCountsFromItsEnd) {
+  LivenessTable table(1, 8s);
+  table.on_sign(0, SignOfLife::kHeard, kNow, kNow, "");
+  table.on_sign(0, SignOfLife::kEnded, kNow + 4s, kNow + 4s, "broken");
+
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kUnreachable, kNow, kNow + 9s, "no answer"),
+            Change::kNone);
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kUnreachable, kNow + 9s, kNow + 12s, "no answer"),
+            Change::kGone);
+}
+
+// The host is gone: one connection falls silent, the system breaks the other.
+TEST(LivenessTable, AMemberOfWhichOneConnectionFellSilentIsGoneWithTheLast) {
+  LivenessTable table(2, 8s);
+  for (const int rank : {0, 0, 1, 1}) table.on_sign(rank, SignOfLife::kHeard, kNow, kNow, "");
+  for (const int rank : {0, 1}) table.on_sign(rank, SignOfLife::kSilent, kNow, kNow, "silent");
+
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kEnded, kNow, kNow + 1s, "no route"), Change::kGone);
+  EXPECT_EQ(table.on_sign(1, SignOfLife::kEnded, kNow, kNow + 9s, "broken"), Change::kNone);
+}
+
+TEST(LivenessTable, AMemberWhoseConnectionsEndedMayAcceptOthers) {
+  LivenessTable table(1, 8s);
+  table.on_sign(0, SignOfLife::kHeard, kNow, kNow, "");
+
+  EXPECT_EQ(table.on_sign(0, SignOfLife::kEnded, kNow, kNow, "broken"), Change::kNone);
+
+  EXPECT_EQ(table.why_gone(0), std::nullopt);
+}
+
 TEST(LivenessTable, AMemberThatIsHeardOfAgainIsBack) {
   LivenessTable table(1, 8s);
   table.on_sign(0, SignOfLife::kSilent, kNow, kNow, "silent");

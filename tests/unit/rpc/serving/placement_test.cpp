@@ -35,6 +35,13 @@ TEST(Placement, OfACallerWithSeveralThreadsLongFunctionsRunElsewhere) {
   EXPECT_EQ(place(50us, kNone), Placement::kHere);
 }
 
+TEST(Placement, WhereNoOtherThreadMayRunACallThisOneDoes) {
+  constexpr Others kSaturated{true, true, /*have_slots=*/false};
+  EXPECT_EQ(place(6us, kSaturated), Placement::kHere);
+  EXPECT_EQ(place(400us, kSaturated), Placement::kHere);
+  EXPECT_EQ(place(2ms, kSaturated), Placement::kElsewhere);
+}
+
 TEST(Placement, ALongFunctionDoesNotHoldUpTheOtherConnections) {
   EXPECT_EQ(place(2ms, kNone), Placement::kHereWithoutLead);
   EXPECT_EQ(place(2ms, kCome), Placement::kElsewhere);

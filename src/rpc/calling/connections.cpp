@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/calling/connections.h"
+
+#include <algorithm>
+
+#include "weft/detail/ambient.h"
+
+namespace weft::rpc {
+
+namespace {
+
+// Of the threads that call, in the order of their first calls: the main thread usually has 0.
+size_t number_of_this_thread() {
+  static std::atomic<size_t> next{0};
+  thread_local const size_t mine = next.fetch_add(1, std::memory_order_relaxed);
+  return mine;
+}
+
+}  // namespace
+
+Connections::Connections(std::shared_ptr<Runtime> runtime, const Member& member)
+    : runtime_(std::move(runtime)),
+      member_(member),
+      window_(std::make_shared<SharedWindow>(runtime_->options.window_bytes)),
+      first_(detail::make_ref<Peer>(runtime_, member_, window_)) {}
+
+Peer& Connections::of_this_thread() {
+  // Threads of a crew come and go, and each would have a connection of its own.
+  if (runtime_->connections == 1 || detail::BlockingObserver::current()) return *first_;
+  const size_t index = number_of_this_thread() % runtime_->connections;
+  if (index == 0) return *first_;
+  Peer* peer = further_[index].load(std::memory_order_acquire);
+  return peer && peer->is_connected() ? *peer : further(index);
+}
+
+// No call may overtake an earlier one of the same thread. So the first takes the place of a
+// connection only when no call goes over that one or waits for it, and does not give it back.
+Peer& Connections::further(size_t index) {
+  Peer& peer = make_further(index);
+  // While the first does not stand either, the caller gets the error of its own connection.
+  const bool is_first = &peer == first_.get();
+  if (is_first || !first_->is_connected() || peer.wait_until_connected(time_to_connect()))
+    return peer;
+  if (!peer.retire()) return peer;
+  further_[index].store(first_.get(), std::memory_order_release);
+  return *first_;
+}
+
+std::chrono::milliseconds Connections::time_to_connect() const {
+  const auto of_first = std::chrono::ceil<std::chrono::milliseconds>(first_->connecting_took());
+  return std::max(kTimeToConnect, 4 * of_first);
+}
+
+Peer& Connections::make_further(size_t index) {
+  const base::MutexLock lock(mutex_);
+  if (Peer* peer = further_[index].load(std::memory_order_relaxed)) return *peer;
+  if (closed_) return *first_;  // which says why
+  made_.push_back(detail::make_ref<Peer>(runtime_, member_, window_));
+  further_[index].store(made_.back().get(), std::memory_order_release);
+  return *made_.back();
+}
+
+std::vector<detail::Ref<Peer>> Connections::all() const {
+  std::vector<detail::Ref<Peer>> peers{first_};
+  const base::MutexLock lock(mutex_);
+  peers.insert(peers.end(), made_.begin(), made_.end());
+  return peers;
+}
+
+const char* Connections::state_name() const {
+  for (const auto& peer : all()) {
+    if (peer->is_connected()) return peer->state_name();
+  }
+  return first_->state_name();
+}
+
+void Connections::close(const Error& why) {
+  {
+    const base::MutexLock lock(mutex_);
+    closed_ = true;
+  }
+  for (auto& peer : all()) peer->close(why);
+}
+
+}  // namespace weft::rpc

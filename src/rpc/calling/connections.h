@@ -1,0 +1,61 @@
+// The connections to one member. Most processes have one; a process whose threads call at the same
+// time has several, so that its threads share neither a lock nor a stream.
+//
+// All calls of a thread go over the same connection, so they arrive in the order in which the
+// thread made them. Weft's own messages and calls that functions and continuations make go over the
+// first connection. If a further connection cannot be made although the first stands, its threads
+// use the first from then on.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "rpc/calling/peer.h"
+#include "rpc/calling/shared_window.h"
+#include "rpc/runtime.h"
+#include "weft/error.h"
+
+namespace weft::rpc {
+
+class Connections {
+ public:
+  Connections(std::shared_ptr<Runtime> runtime, const Member& member);
+
+  const WorkerInfo& info() const { return first_->info(); }
+  Peer& first() const { return *first_; }
+  /// The connection for calls of the user's that this thread makes.
+  Peer& of_this_thread();
+
+  /// "connected" if one of them is; else that of the first.
+  const char* state_name() const;
+  /// Those that there are.
+  std::vector<detail::Ref<Peer>> all() const;
+  void close(const Error& why);
+
+ private:
+  Peer& further(size_t index);
+  Peer& make_further(size_t index);
+  /// For a further connection: four times as long as the first took, or this.
+  static constexpr auto kTimeToConnect = std::chrono::milliseconds(100);
+  std::chrono::milliseconds time_to_connect() const;
+
+  const std::shared_ptr<Runtime> runtime_;
+  const Member member_;
+  const std::shared_ptr<SharedWindow> window_;
+  const detail::Ref<Peer> first_;
+  // By number; owned by made_ or the first itself. Number 0 is unused.
+  std::array<std::atomic<Peer*>, Runtime::kMostConnections> further_{};
+
+  mutable base::Mutex mutex_;
+  std::vector<detail::Ref<Peer>> made_ WEFT_GUARDED_BY(mutex_);  // besides the first
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,82 @@
+// What wants to be looked at by the pulse, once a tick, while something happens there.
+//
+// A connection that nobody uses is not in the list, so a tick costs as much as there is activity,
+// however large the group.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <atomic>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "weft/detail/ref_counted.h"
+
+namespace weft::rpc {
+
+/// Something that may be in the list.
+class Ticking : public detail::RefCounted {
+ public:
+  /// Called by the pulse. False: there is nothing more to look at, until TickList::add() is called
+  /// again. Whatever decides that must be changed under the same lock as where add() is called, or
+  /// before add() is called.
+  virtual bool on_tick() = 0;
+
+ protected:
+  ~Ticking() override = default;
+
+ private:
+  friend class TickList;
+  std::atomic<bool> listed_{false};
+};
+
+class TickList {
+ public:
+  /// Any thread; cheap for something that is in the list.
+  void add(Ticking& ticking) {
+    if (ticking.listed_.load(std::memory_order_seq_cst)) return;
+    if (ticking.listed_.exchange(true, std::memory_order_seq_cst)) return;
+    const base::MutexLock lock(mutex_);
+    if (!closed_) list_.push_back(detail::Ref<Ticking>::share(&ticking));
+  }
+
+  /// Called by the pulse.
+  void on_tick() {
+    {
+      const base::MutexLock lock(mutex_);
+      current_.swap(list_);
+    }
+    std::vector<detail::Ref<Ticking>> stay;
+    for (auto& each : current_) {
+      // Not listed while it decides: an add() that comes meanwhile enters it again.
+      each->listed_.store(false, std::memory_order_seq_cst);
+      if (each->on_tick() && !each->listed_.exchange(true, std::memory_order_seq_cst))
+        stay.push_back(std::move(each));
+    }
+    current_.clear();
+    const base::MutexLock lock(mutex_);
+    if (closed_) return;
+    list_.insert(list_.end(), std::make_move_iterator(stay.begin()),
+                 std::make_move_iterator(stay.end()));
+  }
+
+  /// Lets go of everything; nothing is added any more.
+  void close() {
+    std::vector<detail::Ref<Ticking>> left;  // destroyed without the lock
+    {
+      const base::MutexLock lock(mutex_);
+      closed_ = true;
+      left.swap(list_);
+    }
+  }
+
+ private:
+  std::vector<detail::Ref<Ticking>> current_;  // the pulse's own
+  base::Mutex mutex_;
+  std::vector<detail::Ref<Ticking>> list_ WEFT_GUARDED_BY(mutex_);
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace weft::rpc
