@@ -35,6 +35,8 @@ uint64_t remaining_us(base::Time deadline, base::Time now) {
   return left > 0 ? static_cast<uint64_t>(left) : 1;
 }
 
+Error no_memory() { return Error(ErrorCode::kLimitExceeded, "there is no memory for the call"); }
+
 }  // namespace
 
 bool Peer::start(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
@@ -75,7 +77,6 @@ Peer::Sending Peer::fail_unsent(Lock& lock, Call& call, const Error& error) {
 // kBroke: the connection broke before the whole frame had left; the call is not settled.
 Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
                          const Encoder& arguments, const CallLimits& limits) {
-  const Error no_memory(ErrorCode::kLimitExceeded, "there is no memory for the call");
   Lock lock(mutex_);
   Access::started(call) = runtime_->clock->now();
   if (state_ == State::kClosed) {
@@ -108,16 +109,16 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
   } catch (const Error& error) {
     return fail_unsent(lock, call, error);
   } catch (const std::bad_alloc&) {
-    return fail_unsent(lock, call, no_memory);
+    return fail_unsent(lock, call, no_memory());
   }
   const detail::Ref<Link> link = link_;
   try {
-    if (!queue_call(call, function, arguments, limits)) return fail_unsent(lock, call, no_memory);
+    if (!queue_call(call, function, arguments, limits)) return fail_unsent(lock, call, no_memory());
   } catch (const std::exception&) {
     // A part of the frame may be queued, so nothing more may be sent after it.
     link->close();
     lock.unlock();
-    on_link_lost(link, no_memory);
+    on_link_lost(link, no_memory());
     return Access::finish_starting(call) ? Sending::kDone : Sending::kBroke;
   }
   const bool defer = should_defer(limits);

@@ -54,7 +54,9 @@ void FunctionStatistics::record(uint32_t function, bool failed, base::Duration t
   cell.handler.record(took.count());
   std::atomic<int64_t>& usual = usual_[place];
   const int64_t before = usual.load(std::memory_order_relaxed);
-  const int64_t difference = took.count() - before;
+  // A thread that lost its CPU for a moment does not make a short function a long one.
+  const int64_t most = before == 0 ? took.count() : std::max(before, 2 * kLittle);
+  const int64_t difference = std::min(took.count() - before, most);
   if (before == 0 || std::abs(difference) > std::max(kLittle, before / 4))
     usual.store(std::max<int64_t>(1, before + difference / 8), std::memory_order_relaxed);
 }
