@@ -303,6 +303,7 @@ TEST_F(Behaviour36_Gradients, OfAReference) {
 // bulk.
 TEST_F(Behaviour36_Gradients, OfAReferenceWhoseCreationCarriesMuch) {
   const at::Tensor x = leaf({4 << 20});
+  a.sync<in_a_context>("b");  // connected: before, nothing overtakes
   Context context(a);
   const auto z = remote<[](at::Tensor t) { return t.sum(); }>(a, "b", x);
   z.backward(context);
