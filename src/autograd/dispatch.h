@@ -65,6 +65,14 @@ class Dispatch {
   /// That worker has finished its part, so all that was sent to it has arrived.
   void on_finished(int rank) { undelivered_.erase(rank); }
   void on_ran() { ran_ = true; }
+  /// Gradients that were sent to that worker may be lost. True if this worker waits to hear of
+  /// them: then it does not report. Otherwise that worker has them, as its report said, and only
+  /// the acknowledgement was lost.
+  bool on_lost(int to, uint64_t pass) {
+    if (over_ || pass != pass_ || !undelivered_.contains(to)) return false;
+    over_ = true;
+    return true;
+  }
 
   /// Once, when nothing is left to do: the gradients that go with the report.
   std::optional<std::vector<ReturnedGradients>> take_report() {

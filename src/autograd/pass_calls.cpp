@@ -14,16 +14,18 @@ namespace weft::autograd {
 
 namespace {
 
-/// Tells the context of a failure, later: the thread that notices it must not be held up.
+/// Knows the context until the call has its answer, and tells the context of a failure later: the
+/// thread that notices the failure must not be held up.
 class PassCall {
  public:
   PassCall(std::shared_ptr<rpc::Runtime> runtime, detail::Ref<ContextState> context)
       : runtime_(std::move(runtime)), context_(std::move(context)) {}
 
  protected:
-  void tell(const std::string& cause) {
-    runtime_->io.post_task([context = take_context(), cause] {
-      if (context) context->fail(cause);
+  template <typename F>
+  void tell(F what) {
+    runtime_->io.post_task([context = take_context(), what = std::move(what)] {
+      if (context) what(*context);
     });
   }
   detail::Ref<ContextState> take_context() { return std::exchange(context_, {}); }
@@ -47,7 +49,8 @@ class GradientCall final : public detail::TypedCall<void>, private PassCall {
     take_context()->runner().on_delivered(to_, pass_);
   }
   void on_failed(const Error& error) noexcept override {
-    tell(fmt::format("gradients were lost: {}", error.message()));
+    tell([to = to_, pass = pass_, cause = fmt::format("gradients were lost: {}", error.message())](
+             ContextState& context) { context.runner().on_lost(to, pass, cause); });
   }
 
  private:
@@ -58,7 +61,9 @@ class GradientCall final : public detail::TypedCall<void>, private PassCall {
 class OrderCall final : public detail::TypedCall<RunReport>, private PassCall {
  public:
   using PassCall::PassCall;
-  void on_failed(const Error& error) noexcept override { tell(failure_of(error)); }
+  void on_failed(const Error& error) noexcept override {
+    tell([cause = failure_of(error)](ContextState& context) { context.fail(cause); });
+  }
 };
 
 }  // namespace

@@ -66,6 +66,14 @@ void PassRunner::on_delivered(int to, uint64_t pass) {
   report_if_done();
 }
 
+void PassRunner::on_lost(int to, uint64_t pass, const std::string& cause) {
+  {
+    const base::MutexLock lock(mutex_);
+    if (!dispatch_.on_lost(to, pass)) return;
+  }
+  context_.fail(cause);
+}
+
 void PassRunner::on_finished(int rank) {
   {
     const base::MutexLock lock(mutex_);

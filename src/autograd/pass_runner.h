@@ -39,6 +39,9 @@ class PassRunner {
   void on_gradients(int from, ReturnedGradients returned);
   /// Gradients that were sent from here have arrived.
   void on_delivered(int to, uint64_t pass);
+  /// Gradients that were sent from here may be lost. Fails the context, unless it is known that
+  /// they have arrived: then the pass may be over, and its gradients in use.
+  void on_lost(int to, uint64_t pass, const std::string& cause);
   /// That worker has finished its part, so all that was sent to it has arrived.
   void on_finished(int rank);
 

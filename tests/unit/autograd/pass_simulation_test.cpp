@@ -32,11 +32,12 @@ constexpr int kLeader = 0;
 
 // Parts of the protocol to leave out.
 struct Mutation {
-  bool finish_undelivered = false;  // a worker is finished before its gradients have arrived
-  bool run_before_answers = false;  // the order to run does not wait for the answers
+  bool finish_undelivered = false;   // a worker is finished before its gradients have arrived
+  bool run_before_answers = false;   // the order to run does not wait for the answers
+  bool mourn_all_gradients = false;  // a lost acknowledgement of what has arrived counts too
 };
 
-enum class Fault { kNone, kDeath, kBrokenConnection, kRepeat };
+enum class Fault { kNone, kDeath, kBrokenConnection, kRepeat, kAllBreakAfterwards };
 
 struct Message {
   enum class Kind { kAsk, kAnswer, kRun, kFinished, kGradients, kDelivered };
@@ -82,6 +83,10 @@ class World {
       if (!given_up_) root_.local.backward({}, /*retain_graph=*/true);
       if (!given_up_) {
         if (auto wrong = compare()) return wrong;
+      }
+      if (fault_ == Fault::kAllBreakAfterwards) {
+        for (const Message& message : std::exchange(in_flight_, {})) lose_call(message);
+        if (given_up_) return "given up after its end: " + *given_up_;
       }
     }
     if (given_up_ && !disturbed_) return "given up without a fault: " + *given_up_;
@@ -345,7 +350,15 @@ class World {
                           message.kind == Message::Kind::kFinished ||
                           message.kind == Message::Kind::kDelivered;
     const int caller = is_reply ? message.to : message.from;
-    if (at(caller).alive) give_up("a call failed");
+    const int callee = is_reply ? message.from : message.to;
+    if (!at(caller).alive) return;
+    const bool brings_gradients =
+        message.kind == Message::Kind::kGradients || message.kind == Message::Kind::kDelivered;
+    if (brings_gradients && callee != caller && !mutation_.mourn_all_gradients &&
+        !at(caller).dispatch.on_lost(callee, pass_)) {
+      return;
+    }
+    give_up("a call failed");
   }
 
   // --- what must be ----------------------------------------------------------------------------
@@ -424,11 +437,18 @@ TEST(PassSimulation, AfterABrokenConnectionThePassIsRightOrGivenUp) {
 TEST(PassSimulation, RepeatedAndLateGradientsChangeNothing) {
   EXPECT_EQ(first_failure(Fault::kRepeat, seeds()), std::nullopt);
 }
+TEST(PassSimulation, WhatIsLostAfterItsEndDoesNotUndoAPass) {
+  EXPECT_EQ(first_failure(Fault::kAllBreakAfterwards, seeds()), std::nullopt);
+}
 TEST(PassSimulation, FindsOutAWorkerThatIsFinishedTooEarly) {
   EXPECT_NE(first_failure(Fault::kDeath, 20'000, {.finish_undelivered = true}), std::nullopt);
 }
 TEST(PassSimulation, FindsOutAnOrderThatComesTooEarly) {
   EXPECT_NE(first_failure(Fault::kNone, 2000, {.run_before_answers = true}), std::nullopt);
+}
+TEST(PassSimulation, FindsOutAnAbortAfterTheEnd) {
+  EXPECT_NE(first_failure(Fault::kAllBreakAfterwards, 2000, {.mourn_all_gradients = true}),
+            std::nullopt);
 }
 
 }  // namespace
