@@ -7,7 +7,8 @@
 //
 // A thread that yields comes back when all others that want its CPU had their turn; one that sleeps
 // is given the CPU soon after it is woken. If a thread came back milliseconds later than it wanted
-// to poll, others have much to do on its CPU: its next 30 spins end before they poll.
+// to poll, twice in a row, others have much to do on its CPU: its next 30 spins end before they
+// poll. Once happens among threads that wait in turns, and tells nothing.
 //
 // Where other threads want the CPU and what this one waits for comes much later than a spin ends,
 // eight times in a row, spinning only keeps the others from their work: of the next spins, every
@@ -58,8 +59,12 @@ class Spinner {
     sched_yield();
     const Time now = std::chrono::steady_clock::now();
     if (now - before > kOthersRan) contended_ = true;
-    if (now - until_ > kLate) spins_to_skip() = kSpinsToSkip;
-    return now < until_;
+    if (now < until_) {
+      lates() = 0;
+      return true;
+    }
+    if (now - until_ > kLate && ++lates() >= kLatesBeforeSkips) spins_to_skip() = kSpinsToSkip;
+    return false;
   }
 
   /// To be called when what the thread waited for has come, also if it slept meanwhile.
@@ -86,6 +91,12 @@ class Spinner {
     return spins;
   }
 
+  // Of this thread: how often in a row it came back late. Skipped spins do not count.
+  static int& lates() {
+    thread_local int times = 0;
+    return times;
+  }
+
   // Of this thread: how many spins in a row were pointless, and how many were skipped since.
   struct Pointless {
     int times = 0;
@@ -105,6 +116,7 @@ class Spinner {
   static constexpr int kSpinsPerTrial = 16;
   static constexpr Duration kOthersRan = std::chrono::microseconds(5);  // during a yield
   static constexpr Duration kLate = std::chrono::milliseconds(2);
+  static constexpr int kLatesBeforeSkips = 2;
   static constexpr int kSpinsToSkip = 30;
   static constexpr uint64_t kEagerPolls = 40;
   static constexpr uint64_t kPollsPerYield = 4;
