@@ -34,8 +34,8 @@ struct Options {
   // How long a thread polls before it sleeps. Zero: not at all. Ignored if there is only one CPU.
   Timeout spin = std::chrono::microseconds(20);
 
-  // A peer that is silent for `suspect_after` is logged; one that is silent for `dead_after` counts
-  // as lost.
+  // A peer that is silent for `suspect_after`, and has not answered a ping for a
+  // `heartbeat_interval`, is logged; one that is silent for `dead_after` counts as lost.
   Timeout heartbeat_interval = std::chrono::seconds(1);
   Timeout suspect_after = std::chrono::seconds(3);
   Timeout dead_after = std::chrono::seconds(8);

@@ -145,6 +145,7 @@ void Peer::on_time(base::Time now) {
   if (state_ == State::kConnecting && now >= connect_by_) {
     lost = Error(ErrorCode::kUnavailable, "no answer within 5 s");
   } else if (state_ == State::kConnected) {
+    if (calls_.empty()) heartbeat_.set_idle(true);
     switch (heartbeat_.on_time(now)) {
       case Heartbeat::Verdict::kFine:
         break;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "base/clock.h"
 
@@ -30,8 +29,8 @@ class Heartbeat {
   Verdict on_time(base::Time now) {
     // It may have been asked later than it wants to be by now, if it was idle then.
     const base::Duration late = now - std::max(next(), asked_);
-    const base::Duration since_asked = now - std::exchange(asked_, now);
-    if (since_asked >= times_.suspect_after) {
+    asked_ = now;
+    if (late >= std::max({times_.suspect_after - times_.interval, times_.interval, kLate})) {
       // This process stood still (stopped, or starved of CPU), not the peer, whose answers may lie
       // unread. The peer gets its full time again.
       heard_ = pinged_ = now;
@@ -43,48 +42,67 @@ class Heartbeat {
       // either: that moment is not counted as silence. What came meanwhile is read before the next
       // call.
       heard_ += late;
-      pinged_ = now;
+      ping(now);
       return Verdict::kPing;
     }
     const base::Duration silent = now - heard_;
     if (silent >= times_.dead_after) return Verdict::kDead;
-    if (silent >= times_.suspect_after && !suspected_) {
+    if (!suspected_ && now >= suspicion()) {
       suspected_ = true;
-      pinged_ = now;
+      ping(now);
       return Verdict::kSuspect;
     }
-    if (silent >= interval() && now - pinged_ >= interval()) {
-      pinged_ = now;
+    if (now >= next_ping()) {
+      ping(now);
       return Verdict::kPing;
     }
     return Verdict::kFine;
   }
 
-  /// To be told after on_time() whether nobody waits for the peer just now: then it is pinged half
-  /// as often, but before it would be suspected. When its silence means death stays the same.
+  /// Whether nobody waits for the peer just now: then its silence is normal for longer before it is
+  /// pinged. When its silence means death stays the same. To be told that nobody waits before
+  /// on_time(), and that somebody does after it: else on_time() would find itself late.
   void set_idle(bool idle) { idle_ = idle; }
 
   /// When to ask again.
   base::Time next() const {
-    const base::Time ping = base::later(std::max(heard_, pinged_), interval());
-    const base::Time suspect =
-        suspected_ ? base::Time::max() : base::later(heard_, times_.suspect_after);
-    return std::min({ping, suspect, base::later(heard_, times_.dead_after)});
+    const base::Time suspect = suspected_ ? base::Time::max() : suspicion();
+    return std::min({next_ping(), suspect, base::later(heard_, times_.dead_after)});
   }
   base::Duration silence(base::Time now) const { return now - heard_; }
 
  private:
   static constexpr base::Duration kLate = std::chrono::milliseconds(10);
 
-  base::Duration interval() const {
-    const base::Duration longer = std::min(2 * times_.interval, 2 * times_.suspect_after / 3);
-    return idle_ ? std::max(times_.interval, longer) : times_.interval;
+  void ping(base::Time now) {
+    if (!is_asked()) first_ping_ = now;
+    pinged_ = now;
+  }
+  // Whether the peer was pinged since it was heard.
+  bool is_asked() const { return pinged_ > heard_; }
+
+  // With the options as they are, a peer whose references are renewed is never pinged while idle:
+  // the renewals come sooner.
+  base::Duration quiet_time() const {
+    if (!idle_) return times_.interval;
+    return std::max(times_.interval, std::min(7 * times_.interval / 2, 7 * times_.dead_after / 16));
+  }
+  base::Time next_ping() const {
+    return is_asked() ? base::later(pinged_, times_.interval) : base::later(heard_, quiet_time());
+  }
+  // A peer that was not pinged may have had nothing to say; one that was gets an interval to
+  // answer.
+  base::Time suspicion() const {
+    if (!is_asked()) return base::Time::max();
+    return std::max(base::later(heard_, times_.suspect_after),
+                    base::later(first_ping_, times_.interval));
   }
 
   Times times_;
   bool idle_ = false;
   base::Time heard_;
   base::Time pinged_;
+  base::Time first_ping_{};  // since the peer was heard, if is_asked()
   base::Time asked_;
   bool suspected_ = false;
 };

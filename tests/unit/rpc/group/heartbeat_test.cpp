@@ -52,24 +52,62 @@ TEST(Heartbeat, IsSuspectedOnceThenDead) {
   EXPECT_EQ(heartbeat.on_time(kStart + 8s), Verdict::kDead);
 }
 
-TEST(Heartbeat, APeerForWhichNobodyWaitsIsPingedHalfAsOftenAndDeadAtTheSameTime) {
-  Heartbeat heartbeat(kTimes, kStart);
-  EXPECT_EQ(heartbeat.on_time(kStart + 1s), Verdict::kPing);
+// What a peer for which nobody waits is told, asked only when it says.
+std::vector<std::pair<base::Duration, Verdict>> told_of_idle(const Heartbeat::Times& times) {
+  Heartbeat heartbeat(times, kStart);
   heartbeat.set_idle(true);
-
-  EXPECT_EQ(heartbeat.next(), kStart + 3s);
-  EXPECT_EQ(heartbeat.on_time(kStart + 3s), Verdict::kSuspect);
-  EXPECT_EQ(heartbeat.next(), kStart + 5s);
-  ask_until(heartbeat, kStart + 7s);
-  EXPECT_EQ(heartbeat.on_time(kStart + 8s), Verdict::kDead);
+  std::vector<std::pair<base::Duration, Verdict>> told;
+  while (told.size() < 50 && (told.empty() || told.back().second != Verdict::kDead)) {
+    const Time now = heartbeat.next();
+    told.emplace_back(now - kStart, heartbeat.on_time(now));
+  }
+  return told;
 }
 
-TEST(Heartbeat, APeerForWhichNobodyWaitsIsPingedBeforeItIsSuspected) {
-  Heartbeat heartbeat({1s, 2s, 8s}, kStart);
+TEST(Heartbeat, APeerForWhichNobodyWaitsIsPingedLaterAndDeadAtTheSameTime) {
+  const std::vector<std::pair<base::Duration, Verdict>> expected{
+      {3500ms, Verdict::kPing}, {4500ms, Verdict::kSuspect}, {5500ms, Verdict::kPing},
+      {6500ms, Verdict::kPing}, {7500ms, Verdict::kPing},    {8s, Verdict::kDead}};
+  EXPECT_EQ(told_of_idle(kTimes), expected);
+}
+
+TEST(Heartbeat, APeerForWhichNobodyWaitsIsPingedBeforeItIsDead) {
+  const std::vector<std::pair<base::Duration, Verdict>> expected{{1s, Verdict::kPing},
+                                                                 {2s, Verdict::kDead}};
+  EXPECT_EQ(told_of_idle({1s, 1500ms, 2s}), expected);
+}
+
+TEST(Heartbeat, APeerThatSpeaksOftenEnoughIsNotPingedWhileNobodyWaitsForIt) {
+  Heartbeat heartbeat(kTimes, kStart);
   heartbeat.set_idle(true);
 
-  EXPECT_LT(heartbeat.next(), kStart + 2s);
-  EXPECT_EQ(heartbeat.on_time(heartbeat.next()), Verdict::kPing);
+  for (auto now = kStart; now < kStart + 60s; now += 3333ms) {
+    heartbeat.on_received(now);
+    EXPECT_GT(heartbeat.next(), now + 3333ms);
+    EXPECT_EQ(heartbeat.on_time(now + 3s), Verdict::kFine);
+  }
+}
+
+TEST(Heartbeat, AsSoonAsSomebodyWaitsThePeerIsPinged) {
+  Heartbeat heartbeat(kTimes, kStart);
+  heartbeat.set_idle(true);
+  EXPECT_EQ(heartbeat.on_time(kStart + 2500ms), Verdict::kFine);
+  heartbeat.set_idle(false);
+
+  EXPECT_EQ(heartbeat.on_time(kStart + 2501ms), Verdict::kPing);
+  EXPECT_EQ(heartbeat.on_time(kStart + 3s), Verdict::kFine) << "it was asked just now";
+  EXPECT_EQ(heartbeat.on_time(kStart + 3501ms), Verdict::kSuspect);
+}
+
+TEST(Heartbeat, APeerForWhichSomebodyBeginsToWaitIsAskedBeforeItIsSuspected) {
+  Heartbeat heartbeat(kTimes, kStart);
+  heartbeat.set_idle(true);
+  EXPECT_EQ(heartbeat.on_time(kStart + 3333ms), Verdict::kFine);
+  heartbeat.set_idle(false);  // a lease is renewed
+
+  EXPECT_EQ(heartbeat.on_time(kStart + 3334ms), Verdict::kPing);
+  heartbeat.on_received(kStart + 3335ms);
+  EXPECT_EQ(heartbeat.on_time(kStart + 3336ms), Verdict::kFine);
 }
 
 TEST(Heartbeat, AfterStandingStillItselfItGivesThePeerItsFullTimeAgain) {
