@@ -19,7 +19,7 @@ ChildOptions weft_worker(const std::string& role, int rank, const std::string& r
 
 ChildOptions python_worker(const std::string& script, int rank, const std::string& rendezvous,
                            const std::vector<std::string>& arguments) {
-  std::vector<std::string> command{kPython, script, std::to_string(rank), "file://" + rendezvous};
+  std::vector<std::string> command{python(), script, std::to_string(rank), "file://" + rendezvous};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return {command, {{"GLOG_minloglevel", "2"}}, {}};
 }

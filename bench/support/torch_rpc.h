@@ -14,10 +14,14 @@
 
 namespace bench {
 
-inline constexpr char kPython[] = "/usr/bin/python3";
+/// The Python that has torch: WEFT_BENCH_PYTHON, or that of the system.
+inline std::string python() {
+  const char* wanted = std::getenv("WEFT_BENCH_PYTHON");
+  return wanted ? wanted : "/usr/bin/python3";
+}
 
 inline bool torch_rpc_is_installed() {
-  const std::string check = std::string(kPython) +
+  const std::string check = python() +
                             " -c 'import torch.distributed.rpc as r; assert r.is_available()'"
                             " 2>/dev/null";
   return std::system(check.c_str()) == 0;

@@ -28,6 +28,14 @@ class ProcessGroupState;
 
 enum class ReduceOp : uint8_t { kSum, kAverage, kProduct, kMin, kMax };
 
+/// How the members of a group exchange what an all_reduce reduces.
+enum class AllReduceWay : uint8_t {
+  kAutomatic,  // by size and number of members
+  kDirect,     // each sends all it has to each
+  kDoubling,  // each exchanges with one partner after another, as many steps as log2 of the members
+  kShares,    // each reduces a share of the elements and sends the result to all
+};
+
 struct GroupOptions {
   /// How long an operation may take. It begins when this member calls it, so this is also how far
   /// behind the slowest member may be. A member that is dead or frozen is noticed sooner, after
@@ -40,6 +48,9 @@ struct GroupOptions {
   /// all be on GPUs or all on the CPU. If false, each member's tensor may be anywhere, and all
   /// operations go through the CPU.
   bool nccl = true;
+  /// The way of all_reduce on the CPU, the same on all members. The automatic choice is right for
+  /// members on one host, and unless something was measured for others too.
+  AllReduceWay all_reduce = AllReduceWay::kAutomatic;
 };
 
 /// A handle to a group; copies refer to the same group. Every member must call the same operations

@@ -6,9 +6,9 @@
 
 namespace weft::collective {
 
-DualChannel::DualChannel(std::shared_ptr<Channel> channel,
+DualChannel::DualChannel(std::shared_ptr<Channel> channel, AllReduceWay way,
                          std::shared_ptr<DeviceChannel> device_channel)
-    : channel_(std::move(channel)), device_(std::move(device_channel)) {}
+    : channel_(std::move(channel)), way_(way), device_(std::move(device_channel)) {}
 
 bool DualChannel::is_direct(Kind kind, const Tensors& tensors, const std::vector<int>& ranks,
                             ReduceOp op) const {
@@ -24,7 +24,7 @@ Future<Outcome> DualChannel::all_reduce(const Signature& signature, const Tensor
                           {.kind = Kind::kAllReduce, .tensors = tensors, .folding = folding});
   }
   return channel_->start(signature, ranks,
-                         all_reduce_algorithm(channel_->place_in(ranks), tensors, folding));
+                         all_reduce_algorithm(channel_->place_in(ranks), tensors, folding, way_));
 }
 
 Future<Outcome> DualChannel::broadcast(const Signature& signature, const Tensors& tensors,

@@ -14,8 +14,8 @@ namespace weft::collective {
 
 class DualChannel {
  public:
-  explicit DualChannel(std::shared_ptr<Channel> channel,
-                       std::shared_ptr<DeviceChannel> device_channel = nullptr);
+  DualChannel(std::shared_ptr<Channel> channel, AllReduceWay way,
+              std::shared_ptr<DeviceChannel> device_channel = nullptr);
 
   const std::shared_ptr<Channel>& channel() const { return channel_; }
 
@@ -39,6 +39,7 @@ class DualChannel {
 
  private:
   std::shared_ptr<Channel> channel_;
+  AllReduceWay way_;  // of all_reduce on the CPU
   std::shared_ptr<DeviceChannel> device_;
 };
 

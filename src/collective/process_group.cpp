@@ -8,9 +8,11 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
+#include "collective/c10d/c10d_comm.h"
 #include "collective/flat_tensor.h"
 #include "collective/process_group_state.h"
 #include "collective/process_groups.h"
+#include "weft/c10d.h"
 
 namespace weft {
 
@@ -155,6 +157,17 @@ ProcessGroup new_group(Agent& agent, const std::vector<std::string>& names,
 
 ProcessGroup new_group(const std::vector<std::string>& names, const GroupOptions& options) {
   return new_group(current_agent(), names, options);
+}
+
+ProcessGroup wrap_group(Agent& agent, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                        const std::vector<std::string>& names, const GroupOptions& options) {
+  auto& groups = collective::ProcessGroups::of(*detail::AgentAccess::core(agent));
+  return ProcessGroup(groups.make(agent, names, options, collective::c10d_carrier(group)));
+}
+
+ProcessGroup wrap_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                        const std::vector<std::string>& names, const GroupOptions& options) {
+  return wrap_group(current_agent(), group, names, options);
 }
 
 }  // namespace weft

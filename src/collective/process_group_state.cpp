@@ -75,13 +75,16 @@ class AgentOutside final : public Channel::Outside {
 
 ProcessGroupState::ProcessGroupState(rpc::AgentCore& agent, uint64_t id,
                                      std::vector<WorkerInfo> members, int rank,
-                                     const GroupOptions& options)
+                                     const GroupOptions& options, std::optional<Carrier> carrier)
     : agent_(agent.weak_from_this()),
       id_(id),
       members_(std::move(members)),
       rank_(rank),
       timeout_(options.timeout),
-      nccl_(options.nccl) {
+      nccl_(options.nccl),
+      way_(options.all_reduce),
+      has_carrier_(carrier.has_value()),
+      carrier_(std::move(carrier)) {
   own_ = open_channel();
 }
 
@@ -125,17 +128,33 @@ std::shared_ptr<Channel> ProcessGroupState::open_channel() {
 }
 
 DualChannel ProcessGroupState::dual(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_cuda()) return DualChannel(own_);
-  const base::MutexLock lock(connecting_);
-  if (!connected_) connected_.emplace(connect(own_, tensor.device()));
-  return *connected_;
+  if (nccl_ && tensor.defined() && tensor.is_cuda()) {
+    const base::MutexLock lock(connecting_);
+    if (!connected_) connected_.emplace(connect(own_, tensor.device()));
+    return *connected_;
+  }
+  if (!has_carrier_) return DualChannel(own_, way_);
+  const base::MutexLock lock(carrying_);
+  if (!carried_) carried_.emplace(carry(own_));
+  return *carried_;
 }
 
-DualChannel ProcessGroupState::connect(const std::shared_ptr<Channel>& channel,
-                                       at::Device device) const {
-  if (!nccl_ || !device.is_cuda()) return DualChannel(channel);
+DualChannel ProcessGroupState::on_cpu(const std::shared_ptr<Channel>& channel) {
+  if (!has_carrier_) return DualChannel(channel, way_);
+  const base::MutexLock lock(carrying_);
+  return carry(channel);
+}
+
+DualChannel ProcessGroupState::carry(const std::shared_ptr<Channel>& channel) {
+  const std::optional<Carrier> carrier = std::exchange(carrier_, std::nullopt);
+  if (!carrier) return DualChannel(channel, way_);
+  return DualChannel(channel, way_, DeviceChannel::of_met(channel, at::kCPU, carrier->connect()));
+}
+
+DualChannel ProcessGroupState::connect(const std::shared_ptr<Channel>& channel, at::Device device) {
+  if (!nccl_ || !device.is_cuda()) return on_cpu(channel);
   auto comm = make_nccl_comm(channel->place_in(channel->everybody()), device);
-  return DualChannel(channel, DeviceChannel::meet(channel, device, std::move(comm)));
+  return DualChannel(channel, way_, DeviceChannel::meet(channel, device, std::move(comm)));
 }
 
 void ProcessGroupState::close_channel(Channel& channel) {

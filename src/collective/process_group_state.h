@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "collective/channels/channel.h"
+#include "collective/devices/carrier.h"
 #include "collective/dual_channel.h"
 #include "rpc/agent_core.h"
 #include "weft/process_group.h"
@@ -24,7 +25,7 @@ class ProcessGroups;
 class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState> {
  public:
   ProcessGroupState(rpc::AgentCore& agent, uint64_t id, std::vector<WorkerInfo> members, int rank,
-                    const GroupOptions& options);
+                    const GroupOptions& options, std::optional<Carrier> carrier = {});
   ~ProcessGroupState();
 
   uint64_t id() const { return id_; }
@@ -40,9 +41,13 @@ class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState>
   /// The channel for the group's own operations on `tensor`. The first time that `tensor` is on a
   /// GPU, this connects the members' GPUs, as connect() does.
   DualChannel dual(const at::Tensor& tensor);
+  /// For operations of `channel` on the CPU. If the group has a carrier that no channel has yet, it
+  /// is that of `channel` from now on: the members must come here in the same order.
+  DualChannel on_cpu(const std::shared_ptr<Channel>& channel);
   /// If `device` is a GPU and the group uses NCCL, connects the members' GPUs for operations of
-  /// `channel`. Every member must call it at the same point of the channel's order.
-  DualChannel connect(const std::shared_ptr<Channel>& channel, at::Device device) const;
+  /// `channel`: every member must call it at the same point of the channel's order. Else the same
+  /// as on_cpu().
+  DualChannel connect(const std::shared_ptr<Channel>& channel, at::Device device);
 
   /// Opens another sequence of operations. Every member must open its channels in the same order.
   std::shared_ptr<Channel> open_channel();
@@ -62,6 +67,7 @@ class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState>
 
  private:
   std::shared_ptr<Channel> make_channel(uint32_t id);
+  DualChannel carry(const std::shared_ptr<Channel>& channel) WEFT_REQUIRES(carrying_);
 
   const std::weak_ptr<rpc::AgentCore> agent_;
   const uint64_t id_;
@@ -69,10 +75,15 @@ class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState>
   const int rank_;
   const Timeout timeout_;
   const bool nccl_;
+  const AllReduceWay way_;
   std::shared_ptr<Channel> own_;  // set in the constructor
+  const bool has_carrier_;
   base::Mutex connecting_;
-  // Set by the first operation on a GPU.
-  std::optional<DualChannel> connected_ WEFT_GUARDED_BY(connecting_);
+  std::optional<DualChannel> connected_ WEFT_GUARDED_BY(connecting_);  // by the first on a GPU
+  base::Mutex carrying_;
+  std::optional<Carrier> carrier_ WEFT_GUARDED_BY(carrying_);  // until a channel has it
+  // Set by the first operation on the CPU of a group that had a carrier.
+  std::optional<DualChannel> carried_ WEFT_GUARDED_BY(carrying_);
   base::Mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Channel>> channels_ WEFT_GUARDED_BY(mutex_);
   std::map<uint32_t, Error> closed_failures_ WEFT_GUARDED_BY(mutex_);

@@ -35,7 +35,9 @@ struct Proposal {
   std::vector<std::string> names;
   int64_t timeout_ns = 0;
   bool nccl = true;
-  uint64_t id = 0;  // the group gets the first member's
+  uint8_t all_reduce = 0;
+  std::string carrier;  // its description; empty: none
+  uint64_t id = 0;      // the group gets the first member's
 };
 
 std::string list(const std::vector<std::string>& names) {
@@ -60,6 +62,11 @@ void check_same(const std::string& own, const Proposal& mine, const std::string&
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("new_group {}: {} wants NCCL, {} does not", list(mine.names),
                             mine.nccl ? own : other, mine.nccl ? other : own));
+  }
+  if (mine.all_reduce != theirs.all_reduce) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("new_group {}: {} wants way {} of all_reduce, {} way {}",
+                            list(mine.names), own, mine.all_reduce, other, theirs.all_reduce));
   }
 }
 
@@ -88,7 +95,8 @@ ProcessGroups& ProcessGroups::of(rpc::AgentCore& agent) {
 
 std::shared_ptr<ProcessGroupState> ProcessGroups::make(Agent& agent,
                                                        const std::vector<std::string>& given,
-                                                       const GroupOptions& options) {
+                                                       const GroupOptions& options,
+                                                       std::optional<Carrier> carrier) {
   std::vector<std::string> names = given;
   if (names.empty()) {
     for (const WorkerInfo& member : agent.members()) names.push_back(member.name);
@@ -97,19 +105,42 @@ std::shared_ptr<ProcessGroupState> ProcessGroups::make(Agent& agent,
   std::vector<WorkerInfo> members;
   for (const std::string& name : names) members.push_back(agent.info(name));
   check_names(names, self);
+  const std::string no_carrier;
+  if (carrier && carrier->of_members.size() != names.size()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("wrap_group {}: {} members, and {} in the group that shall carry it "
+                    "({})",
+                    list(names), names.size(), carrier->of_members.size(), carrier->description));
+  }
 
-  Proposal mine{names, Timeout(options.timeout).count(), options.nccl, 0};
+  Proposal mine{names,
+                Timeout(options.timeout).count(),
+                options.nccl,
+                static_cast<uint8_t>(options.all_reduce),
+                carrier ? carrier->description : std::string(),
+                0};
   {
     const base::MutexLock lock(mutex_);
     mine.id = (static_cast<uint64_t>(runtime_->self().info.id) << 32) | next_++;
   }
   const auto proposals = agent.all_gather(mine, names, options.meeting_timeout);
   for (const auto& [name, theirs] : proposals) check_same(self, mine, name, theirs);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string& theirs = proposals.at(names[i]).carrier;
+    const std::string& wanted = carrier ? carrier->of_members[i] : no_carrier;
+    if (theirs != wanted) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("new_group {}: the group that carries it is '{}' at {} and should be "
+                              "'{}', as seen from {}",
+                              list(names), theirs, names[i], wanted, self));
+    }
+  }
 
   const auto rank = std::find(names.begin(), names.end(), self) - names.begin();
   const auto group = std::make_shared<ProcessGroupState>(
       *detail::AgentAccess::core(agent), proposals.at(names.front()).id, std::move(members),
-      static_cast<int>(rank), options);
+      static_cast<int>(rank), options, std::move(carrier));
   {
     const base::MutexLock lock(mutex_);
     if (stopped_) throw Error(ErrorCode::kShuttingDown, self + " was shut down");

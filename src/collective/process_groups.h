@@ -32,7 +32,8 @@ class ProcessGroups final : public rpc::AgentExtension,
 
   /// Meets the other members and makes a group with them.
   std::shared_ptr<ProcessGroupState> make(Agent& agent, const std::vector<std::string>& names,
-                                          const GroupOptions& options);
+                                          const GroupOptions& options,
+                                          std::optional<Carrier> carrier = {});
   std::shared_ptr<ProcessGroupState> find(uint64_t id);
   /// The group was destroyed here. `failure`: the error it had failed with, if it had; members that
   /// ask later are told.

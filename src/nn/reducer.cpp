@@ -114,7 +114,7 @@ Reducer::Reducer(std::shared_ptr<collective::ProcessGroupState> group, torch::nn
                  const DataParallelOptions& options)
     : group_(std::move(group)),
       channel_(group_->open_channel()),
-      dual_(channel_),
+      dual_(channel_, AllReduceWay::kAutomatic),
       options_(options) {
   try {
     std::vector<NamedTensor> named;
@@ -126,9 +126,12 @@ Reducer::Reducer(std::shared_ptr<collective::ProcessGroupState> group, torch::nn
     }
     for (const auto& [name, tensor] : named) all.push_back(tensor.detach());
     const at::Device device = group_->uses_nccl() ? first_gpu(all) : at::kCPU;
+    // Before anything that may fail on one member only: the members must not disagree about which
+    // of the group's channels has its carrier.
+    if (device.is_cpu()) dual_ = group_->on_cpu(channel_);
     check_same(*channel_, group_->members(), named, device);
     find_parameters(module);
-    dual_ = group_->connect(channel_, device);
+    if (!device.is_cpu()) dual_ = group_->connect(channel_, device);
     broadcast_all(dual_, channel_->everybody(), all, 0);
   } catch (...) {
     group_->close_channel(*channel_);

@@ -5,105 +5,16 @@
 
 #include <fmt/format.h>
 
+#include "collective/algorithms/choice.h"
+#include "collective/algorithms/chunks.h"
 #include "weft/error.h"
 
 namespace weft::collective {
 
 namespace {
 
-// Up to this size one message less is worth more than the elements that are sent and added more
-// than once. Two members send equally much in both ways, so their limit is higher.
-constexpr int64_t kFewBytes = 64 * 1024;
-constexpr int64_t kFewBytesOfTwo = 1024 * 1024;
-
-int64_t elements_of(const Tensors& tensors) {
-  int64_t elements = 0;
-  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
-  return elements;
-}
-
-int64_t bytes_of(const Tensors& tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
-  return bytes;
-}
-
-void check_others(const Place& place, const Tensors& own, const std::vector<Tensors>& chunks) {
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    if (i != place.own) check_like(own, chunks[i]);
-  }
-}
-
-// Folds the chunks of the others into `own`.
-void fold_into(const Place& place, const Folding& folding, Tensors& own,
-               std::vector<Tensors> chunks) {
-  check_others(place, own, chunks);
-  chunks[place.own] = own;
-  fold(folding, own, chunks, place.own);
-}
-
-void copy(Tensors& to, const Tensors& from) {
-  check_like(to, from);
-  for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
-}
-
-// Every member sends all its tensors to every other member and reduces everything itself.
-class ReduceByAll final : public Algorithm {
- public:
-  ReduceByAll(Place place, Tensors tensors, const Folding& folding)
-      : Algorithm(place, 1), tensors_(std::move(tensors)), folding_(folding) {}
-
-  Sendings begin() override { return to_others(0, tensors_); }
-  bool expects(uint8_t, size_t from) const override { return from != place().own; }
-  // The result goes to other memory: `tensors_` may still be on its way to the others.
-  Sendings go_on(uint8_t, std::vector<Tensors> chunks) override {
-    check_others(place(), tensors_, chunks);
-    chunks[place().own] = tensors_;
-    result_.push_back(fold_apart(folding_, chunks, place().own));
-    return {};
-  }
-  std::vector<Tensors> take_result() override { return std::move(result_); }
-
- private:
-  const Tensors tensors_;
-  const Folding folding_;
-  std::vector<Tensors> result_;
-};
-
-// Phase 0 is a reduce-scatter: each member reduces one share. Phase 1 is an all-gather of shares.
-class ReduceByShares final : public Algorithm {
- public:
-  ReduceByShares(Place place, Tensors tensors, const Folding& folding)
-      : Algorithm(place, 2), folding_(folding) {
-    const int64_t elements = elements_of(tensors);
-    const auto size = static_cast<int64_t>(place.size);
-    for (int64_t i = 0; i < size; ++i) {
-      shares_.push_back(slice(tensors, elements * i / size, elements * (i + 1) / size));
-    }
-  }
-
-  Sendings begin() override {
-    return to_each_other(0, [this](size_t i) { return shares_[i]; });
-  }
-  bool expects(uint8_t, size_t from) const override { return from != place().own; }
-  Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) override {
-    if (phase == 0) {
-      // This member's own share may be overwritten: it was not sent to anybody.
-      fold_into(place(), folding_, shares_[place().own], std::move(chunks));
-      return to_others(1, shares_[place().own]);
-    }
-    // The share of member i may be overwritten: member i has received what this member gave to it,
-    // otherwise it could not have sent the reduction.
-    for (size_t i = 0; i < shares_.size(); ++i) {
-      if (i != place().own) copy(shares_[i], chunks[i]);
-    }
-    return {};
-  }
-
- private:
-  const Folding folding_;
-  std::vector<Tensors> shares_;
-};
+// Up to so many bytes the root sends at once.
+constexpr int64_t kSentAtOnce = 64 * 1024;
 
 class Broadcast final : public Algorithm {
  public:
@@ -127,26 +38,34 @@ class Broadcast final : public Algorithm {
 // The root sends when all members have begun the operation: a late member would otherwise have to
 // keep all that the root has sent in the meantime. In phase 0 every member tells every other that
 // it has begun, so that each of them knows which member is late.
+//
+// In phase 1 the tensors go down a tree of members (choice.h), each of which sends them on.
 class BroadcastOfMuch final : public Algorithm {
  public:
   BroadcastOfMuch(Place place, Tensors tensors, size_t root)
-      : Algorithm(place, 2), tensors_(std::move(tensors)), root_(root) {}
+      : Algorithm(place, 2), tensors_(std::move(tensors)), tree_(broadcast_tree(place, root)) {}
 
   Sendings begin() override { return to_others(0, {}); }
   bool expects(uint8_t phase, size_t from) const override {
-    return phase == 0 ? from != place().own : !is_root() && from == root_;
+    return phase == 0 ? from != place().own : from == tree_.parent;
   }
+  bool expects_all(uint8_t phase) const override { return phase == 0; }
   Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) override {
-    if (phase == 0) return is_root() ? to_others(1, tensors_) : Sendings();
-    if (!is_root()) copy(tensors_, chunks[root_]);
-    return {};
+    if (phase == 0) return tree_.parent ? Sendings() : to_children();
+    if (!tree_.parent) return {};
+    copy(tensors_, chunks[*tree_.parent]);
+    return to_children();
   }
 
  private:
-  bool is_root() const { return place().own == root_; }
+  Sendings to_children() const {
+    Sendings sendings;
+    for (const size_t child : tree_.children) sendings.push_back({child, 1, tensors_});
+    return sendings;
+  }
 
   Tensors tensors_;
-  const size_t root_;
+  const BroadcastTree tree_;
 };
 
 class AllGather final : public Algorithm {
@@ -205,16 +124,8 @@ class ReduceScatter final : public Algorithm {
 
 }  // namespace
 
-std::unique_ptr<Algorithm> all_reduce_algorithm(Place place, Tensors tensors,
-                                                const Folding& folding) {
-  if (place.size > 1 && bytes_of(tensors) <= (place.size == 2 ? kFewBytesOfTwo : kFewBytes)) {
-    return std::make_unique<ReduceByAll>(place, std::move(tensors), folding);
-  }
-  return std::make_unique<ReduceByShares>(place, std::move(tensors), folding);
-}
-
 std::unique_ptr<Algorithm> broadcast_algorithm(Place place, Tensors tensors, size_t root) {
-  if (bytes_of(tensors) > kFewBytes) {
+  if (bytes_of(tensors) > kSentAtOnce) {
     return std::make_unique<BroadcastOfMuch>(place, std::move(tensors), root);
   }
   return std::make_unique<Broadcast>(place, std::move(tensors), root);

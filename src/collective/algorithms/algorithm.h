@@ -43,6 +43,9 @@ class Algorithm {
 
   virtual Sendings begin() = 0;
   virtual bool expects(uint8_t phase, size_t from) const = 0;
+  /// Whether in this phase every member that expects a chunk expects it from all. If not, a member
+  /// whose chunk is missing may itself wait for another one.
+  virtual bool expects_all(uint8_t) const { return true; }
   /// Called when every chunk that was expected is there. `chunks` is indexed by place. Throws
   /// kBadMessage if a chunk does not fit.
   virtual Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) = 0;
@@ -80,12 +83,11 @@ class Algorithm {
 
 // Tensors must be flat, that is of one dimension and contiguous, except those of all_gather.
 
-/// Up to 64 KiB (1 MiB for two members) every member sends all its tensors to every other, and
-/// take_result() gives the reduction in other memory. Above that, and for one member alone, every
-/// member reduces one share and sends it to the others; the reduction is then written into
-/// `tensors`, and take_result() gives nothing.
+/// choice.h says which way it goes. By shares, the reduction is written into `tensors`, and
+/// take_result() gives nothing; in the other ways take_result() gives it, in other memory.
 std::unique_ptr<Algorithm> all_reduce_algorithm(Place place, Tensors tensors,
-                                                const Folding& folding);
+                                                const Folding& folding,
+                                                AllReduceWay way = AllReduceWay::kAutomatic);
 /// Copies the tensors of `root` into the tensors of the others.
 std::unique_ptr<Algorithm> broadcast_algorithm(Place place, Tensors tensors, size_t root);
 /// Tensors of any type and shape, but as many on every member. The result has those of all members,

@@ -390,11 +390,14 @@ std::map<int, Channel::Awaited> Channel::missing(base::Time since) {
       for (const int rank : missing) names.push_back(outside_->name(rank));
       // If no chunk is missing, this member itself is late.
       if (names.empty() && operation->advancing) names.push_back(outside_->name(rank_));
-      late = Error(
-          ErrorCode::kTimeout,
-          fmt::format("{} took longer than {} s; missing: {}", title(number, operation->signature),
-                      std::chrono::duration<double>(timeout_).count(),
-                      names.empty() ? "nobody" : fmt::format("{}", fmt::join(names, ", "))));
+      const bool may_wait_too = !names.empty() && operation->algorithm &&
+                                !operation->algorithm->expects_all(operation->phase);
+      late = Error(ErrorCode::kTimeout,
+                   fmt::format("{} took longer than {} s; missing: {}{}",
+                               title(number, operation->signature),
+                               std::chrono::duration<double>(timeout_).count(),
+                               names.empty() ? "nobody" : fmt::format("{}", fmt::join(names, ", ")),
+                               may_wait_too ? ", or another member that it waits for" : ""));
     }
   }
   if (late) fail_and_tell(*late);

@@ -22,8 +22,7 @@ std::shared_ptr<DeviceChannel> DeviceChannel::meet(const std::shared_ptr<Channel
     const bool all_can = std::find(identities.begin(), identities.end(), "") == identities.end();
     if (!all_can || !comm->fits(identities)) return nullptr;
     const std::string invitation = place.own == 0 ? comm->invitation() : std::string();
-    std::shared_ptr<DeviceChannel> device_channel(
-        new DeviceChannel(channel, device, std::move(comm)));
+    auto device_channel = of_met(channel, device, std::move(comm));
     device_channel->connect(invitation);
     return device_channel;
   } catch (const std::exception& error) {
@@ -34,6 +33,12 @@ std::shared_ptr<DeviceChannel> DeviceChannel::meet(const std::shared_ptr<Channel
               : Error(ErrorCode::kBadMessage, rpc::describe_exception(std::current_exception())));
     throw;
   }
+}
+
+std::shared_ptr<DeviceChannel> DeviceChannel::of_met(const std::shared_ptr<Channel>& channel,
+                                                     at::Device device,
+                                                     std::unique_ptr<DeviceComm> comm) {
+  return std::shared_ptr<DeviceChannel>(new DeviceChannel(channel, device, std::move(comm)));
 }
 
 DeviceChannel::DeviceChannel(std::shared_ptr<Channel> channel, at::Device device,

@@ -29,6 +29,9 @@ class DeviceChannel {
   /// the members' comms do not fit together (two of them have the same device, for example).
   static std::shared_ptr<DeviceChannel> meet(const std::shared_ptr<Channel>& channel,
                                              at::Device device, std::unique_ptr<DeviceComm> comm);
+  /// For a `comm` whose members have met already.
+  static std::shared_ptr<DeviceChannel> of_met(const std::shared_ptr<Channel>& channel,
+                                               at::Device device, std::unique_ptr<DeviceComm> comm);
   ~DeviceChannel();
   DeviceChannel(const DeviceChannel&) = delete;
 

@@ -11,9 +11,11 @@ namespace weft::collective {
 
 namespace {
 
-// The thread asks the accelerator so often without a rest, then with this rest in between.
+// The thread asks the accelerator so often without a rest, then with rests in between: a sixteenth
+// of the time that the operation has taken so far, within these bounds.
 constexpr int kEagerRounds = 200;
-constexpr auto kRest = std::chrono::microseconds(20);
+constexpr auto kShortestRest = std::chrono::microseconds(20);
+constexpr auto kLongestRest = std::chrono::microseconds(1000);
 // How often run() looks for a failure of the channel while the next job is not allowed yet.
 constexpr auto kGlance = std::chrono::milliseconds(50);
 // After an error of the accelerator: how long the channel has to find out which member is lost.
@@ -97,13 +99,16 @@ void DeviceWorker::finish(Job& job, const std::exception_ptr& error) {
 
 // No timeout here: the channel has the deadline, and the channel notices a lost member.
 void DeviceWorker::wait_until_over() {
+  const auto began = std::chrono::steady_clock::now();
   for (int round = 0; !comm_->is_over(); ++round) {
     if (const auto error = failure()) std::rethrow_exception(error);
     if (round < kEagerRounds) {
       std::this_thread::yield();
-    } else {
-      rest(kRest);
+      continue;
     }
+    const auto taken = std::chrono::steady_clock::now() - began;
+    rest(std::clamp(std::chrono::duration_cast<std::chrono::microseconds>(taken / 16),
+                    kShortestRest, kLongestRest));
   }
 }
 

@@ -3,6 +3,7 @@
 #include "collective/algorithms/algorithm.h"
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -69,7 +70,7 @@ class Members {
       EXPECT_LT(each.phase, courses_[from]->phases());
       EXPECT_TRUE(courses_[each.to]->expects(each.phase, from));
       const bool is_first =
-          mail_[each.to].emplace(std::pair(each.phase, from), copies_of(each.tensors)).second;
+          mail_[each.to].emplace(std::pair(each.phase, from), std::move(each.tensors)).second;
       EXPECT_TRUE(is_first);
     }
   }
@@ -82,7 +83,8 @@ class Members {
       if (!courses_[place]->expects(phase, from)) continue;
       const auto found = mail_[place].find(std::pair(phase, from));
       if (found == mail_[place].end()) return false;
-      chunks[from] = std::move(found->second);
+      // The sender may not have changed them yet.
+      chunks[from] = copies_of(found->second);
     }
     ++phases_[place];
     post(place, courses_[place]->go_on(phase, std::move(chunks)));
@@ -114,50 +116,115 @@ const std::vector<std::vector<int64_t>> kSizes{{0},
                                                // Five shares, each of which has pieces of several.
                                                {5000, 3, 11'000, 1, 9000}};
 
+constexpr AllReduceWay kWays[] = {AllReduceWay::kAutomatic, AllReduceWay::kDirect,
+                                  AllReduceWay::kDoubling, AllReduceWay::kShares};
+
+struct AllReduceCase {
+  size_t size;
+  std::vector<int64_t> sizes;
+  AllReduceWay way;
+};
+
+std::vector<AllReduceCase> all_reduce_cases() {
+  std::vector<AllReduceCase> cases;
+  for (const AllReduceWay way : kWays) {
+    for (size_t size = 1; size <= kMost; ++size) {
+      for (const auto& sizes : kSizes) cases.push_back({size, sizes, way});
+    }
+    for (const size_t size : {6, 7, 8, 9, 13, 17}) cases.push_back({size, {1, 0, 99}, way});
+  }
+  // Several segments, which begin and end within tensors.
+  cases.push_back({2, {500'000, 1, 77'000}, AllReduceWay::kShares});
+  cases.push_back({3, {1, 333'333, 444'444, 7}, AllReduceWay::kShares});
+  return cases;
+}
+
+void expect_sums(const AllReduceCase& each, at::ScalarType type) {
+  const auto& [size, sizes, way] = each;
+  std::vector<Tensors> values;
+  for (size_t i = 0; i < size; ++i) values.push_back(random_tensors(sizes, type));
+  Tensors sums;
+  for (size_t k = 0; k < sizes.size(); ++k) {
+    sums.push_back(at::zeros({sizes[k]}, type));
+    for (const Tensors& of_one : values) sums[k] += of_one[k];
+  }
+
+  Members members(size, [&, way = way](Place place) {
+    return all_reduce_algorithm(place, values[place.own], folding_of(ReduceOp::kSum, place.size),
+                                way);
+  });
+  members.run();
+
+  for (size_t i = 0; i < size; ++i) {
+    const Tensors got = members.reduced(i, values[i]);
+    ASSERT_EQ(got.size(), sums.size());
+    for (size_t k = 0; k < sizes.size(); ++k) {
+      EXPECT_TRUE(at::equal(got[k], sums[k])) << size << " members, way " << static_cast<int>(way);
+    }
+  }
+}
+
 TEST(Algorithm, AllReduceGivesTheSumToAll) {
-  for (size_t size = 1; size <= kMost; ++size) {
-    for (const auto& sizes : kSizes) {
-      for (const at::ScalarType type : {at::kFloat, at::kLong, at::kBFloat16}) {
-        std::vector<Tensors> values, sums;
-        for (size_t i = 0; i < size; ++i) values.push_back(random_tensors(sizes, type));
-        for (size_t k = 0; k < sizes.size(); ++k) {
-          at::Tensor sum = at::zeros({sizes[k]}, type);
-          for (const Tensors& each : values) sum += each[k];
-          sums.push_back({sum});
-        }
+  for (const AllReduceCase& each : all_reduce_cases()) {
+    for (const at::ScalarType type : {at::kFloat, at::kLong, at::kBFloat16})
+      expect_sums(each, type);
+  }
+}
 
-        Members members(size, [&](Place place) {
-          return all_reduce_algorithm(place, values[place.own], folding_of(ReduceOp::kSum, size));
-        });
-        members.run();
+std::vector<at::Tensor> all_reduced(std::vector<at::Tensor> values, AllReduceWay way, ReduceOp op) {
+  Members members(values.size(), [&](Place place) {
+    return all_reduce_algorithm(place, {values[place.own]}, folding_of(op, place.size), way);
+  });
+  members.run();
+  for (size_t i = 0; i < values.size(); ++i) values[i] = members.reduced(i, {values[i]})[0];
+  return values;
+}
 
-        for (size_t i = 0; i < size; ++i) {
-          const Tensors got = members.reduced(i, values[i]);
-          for (size_t k = 0; k < sizes.size(); ++k) EXPECT_TRUE(at::equal(got[k], sums[k][0]));
-        }
-      }
+std::string bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+// Numbers, and what is neither equal to itself nor different from what it equals.
+at::Tensor with_nan_and_zeros(int64_t elements, at::ScalarType type, size_t member) {
+  at::Tensor values = at::randn({elements});
+  const auto first = static_cast<int64_t>(member);
+  values.slice(0, first, elements, 11).fill_(std::numeric_limits<float>::quiet_NaN());
+  values.slice(0, 7, elements, 11).fill_(member % 2 == 0 ? 0.0f : -0.0f);
+  return values.to(type);
+}
+
+TEST(Algorithm, AverageIsThatOfAll) {
+  for (const AllReduceWay way : kWays) {
+    for (const size_t size : {2, 3, 5, 8}) {
+      std::vector<at::Tensor> values;
+      for (size_t i = 0; i < size; ++i) values.push_back(at::randn({3 * kMany + 1}));
+      const at::Tensor expected = at::stack(values).to(at::kDouble).mean(0);
+      for (const at::Tensor& got : all_reduced(values, way, ReduceOp::kAverage))
+        EXPECT_TRUE(got.to(at::kDouble).allclose(expected, 0, 1e-5));
+    }
+  }
+}
+
+void expect_same_bits(size_t size, int64_t elements, at::ScalarType type, AllReduceWay way) {
+  for (const ReduceOp op :
+       {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
+    std::vector<at::Tensor> values;
+    for (size_t i = 0; i < size; ++i) values.push_back(with_nan_and_zeros(elements, type, i));
+    const std::vector<at::Tensor> got = all_reduced(values, way, op);
+    for (const at::Tensor& each : got) {
+      EXPECT_TRUE(bytes_of(each) == bytes_of(got[0]))
+          << size << " members, " << elements << " of " << type << ", way " << static_cast<int>(way)
+          << ", reduction " << static_cast<int>(op);
     }
   }
 }
 
 TEST(Algorithm, AllReduceGivesTheSameBitsToAll) {
-  for (size_t size = 2; size <= kMost; ++size) {
-    for (const int64_t elements : {int64_t{777}, 3 * kMany + 1}) {
-      for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
-        std::vector<at::Tensor> values;
-        for (size_t i = 0; i < size; ++i) values.push_back(at::randn({elements}).to(type));
-        const at::Tensor expected = at::stack(values).to(at::kDouble).mean(0);
-
-        Members members(size, [&](Place place) {
-          return all_reduce_algorithm(place, {values[place.own]},
-                                      folding_of(ReduceOp::kAverage, size));
-        });
-        members.run();
-
-        for (size_t i = 0; i < size; ++i) values[i] = members.reduced(i, {values[i]})[0];
-        EXPECT_TRUE(
-            values[0].to(at::kDouble).allclose(expected, 0, type == at::kHalf ? 0.01 : 1e-5));
-        for (const at::Tensor& each : values) EXPECT_TRUE(at::equal(each, values[0]));
+  for (const AllReduceWay way : kWays) {
+    for (const size_t size : {2, 3, 4, 5, 7, 8, 11}) {
+      for (const int64_t elements : {int64_t{777}, 3 * kMany + 1}) {
+        for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kBFloat16})
+          expect_same_bits(size, elements, type, way);
       }
     }
   }
@@ -261,8 +328,8 @@ class CourseWithWrongParts : public testing::Test {
 
 TEST_F(CourseWithWrongParts, OfReductions) {
   const auto few = [] { return all_reduce_algorithm({0, 2}, {at::ones({3})}, {}); };
-  const auto many = [] { return all_reduce_algorithm({0, 2}, {at::ones({2 * kManyOfTwo})}, {}); };
-  good_ = {{}, {at::ones({kManyOfTwo})}};
+  const auto many = [] { return all_reduce_algorithm({0, 2}, {at::ones({kManyOfTwo + 2})}, {}); };
+  good_ = {{}, {at::ones({kManyOfTwo / 2 + 1})}};
   for (const Tensors& wrong :
        {Tensors{}, Tensors{at::ones({2})}, Tensors{at::Tensor()},
         Tensors{at::ones({3}), at::ones({3})}, Tensors{at::ones({3}, at::kLong)},

@@ -58,8 +58,8 @@ struct Member {
   }
   // The same channel without the device channel.
   Future<Outcome> all_reduce_on_cpu(const Tensors& tensors) const {
-    return DualChannel(channel).all_reduce(signature_of(Kind::kAllReduce, tensors), tensors,
-                                           channel->everybody(), {});
+    return DualChannel(channel, AllReduceWay::kAutomatic)
+        .all_reduce(signature_of(Kind::kAllReduce, tensors), tensors, channel->everybody(), {});
   }
   Future<Outcome> barrier() const {
     return channel->start(signature_of(Kind::kBarrier, {}), channel->everybody(),

@@ -202,7 +202,7 @@ TEST_F(DeviceChannelTest, EverybodyHasTheSameOrder) {
 
 TEST_F(DeviceChannelTest, OperationsOnTheCpuGoOnBesideIt) {
   on_device_channels([&](const Member& member) {
-    const DualChannel dual(member.channel, member.device_channel);
+    const DualChannel dual(member.channel, AllReduceWay::kAutomatic, member.device_channel);
     const auto& all = member.channel->everybody();
     Tensors tensors;
     std::vector<Future<Outcome>> outcomes;
