@@ -55,39 +55,24 @@ bool wants_cpu(pid_t thread) {
 // One thread of the crew. The functions that block tell it before and after.
 class Crew::Member final : public detail::BlockingObserver {
  public:
-  explicit Member(Crew& the_crew) : crew(the_crew), thread_(gettid()) {
+  explicit Member(Crew& the_crew)
+      : crew(the_crew), slot(the_crew.slots_), searcher(the_crew.search_), thread_(gettid()) {
     pthread_getcpuclockid(pthread_self(), &clock_);
   }
 
   // User code is about to wait: this thread gives the lead away if it has it, and its slot too.
   void before_blocking() override {
     if (depth_++ > 0) return;
-    if (leading && crew.take_lead_from(*post, word(sequence, kUserCode))) leading = false;
-    had_slot_ = has_slot();
+    if (leading && crew.take_lead_from(*post, run)) leading = false;
+    had_slot_ = slot.held();
     if (!had_slot_) return;
-    give_slot();
+    slot.give();
     if (crew.work_is_possible()) crew.call_for_help();
   }
   // What was begun goes on at once, whatever the number of slots.
   void after_blocking() override {
     if (--depth_ > 0 || !std::exchange(had_slot_, false)) return;
-    crew.used_slots_.fetch_add(1, std::memory_order_seq_cst);
-    slot_.store(Slot::kUsed, std::memory_order_release);
-  }
-
-  bool has_slot() const { return slot_.load(std::memory_order_relaxed) != Slot::kNone; }
-  bool take_slot() {
-    if (has_slot()) return true;
-    size_t used = crew.used_slots_.load(std::memory_order_relaxed);
-    do {
-      if (used >= crew.limits_.running) return false;
-    } while (!crew.used_slots_.compare_exchange_weak(used, used + 1, std::memory_order_seq_cst));
-    slot_.store(Slot::kUsed, std::memory_order_release);
-    return true;
-  }
-  void give_slot() {
-    if (slot_.exchange(Slot::kNone, std::memory_order_acq_rel) == Slot::kUsed)
-      crew.used_slots_.fetch_sub(1, std::memory_order_seq_cst);
+    slot.take_beyond();
   }
 
   /// User code begins.
@@ -95,33 +80,25 @@ class Crew::Member final : public detail::BlockingObserver {
     runs_.store(runs_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
-  enum class Slot : uint8_t { kNone, kUsed, kBlocked };
-  Slot slot() const { return slot_.load(std::memory_order_acquire); }
-
   /// For the pulse: whether the slot counts, by whether the thread has used a CPU since the last
   /// look in the same run of user code.
   void look() {
-    Slot slot = this->slot();
-    if (slot == Slot::kNone) return;
-    const uint32_t run = runs_.load(std::memory_order_acquire);
+    const Slot::State state = slot.state();
+    if (state == Slot::State::kNone) return;
+    const uint32_t run_now = runs_.load(std::memory_order_acquire);
     const Duration cpu = cpu_time(clock_);
     const bool used_some = cpu - std::exchange(cpu_at_last_look_, cpu) >= kHardlyAny;
-    if (std::exchange(run_at_last_look_, run) != run) return;
-    if (slot == Slot::kUsed && !used_some && !wants_cpu(thread_)) {
-      if (slot_.compare_exchange_strong(slot, Slot::kBlocked, std::memory_order_acq_rel))
-        crew.used_slots_.fetch_sub(1, std::memory_order_seq_cst);
-    } else if (slot == Slot::kBlocked && used_some) {
-      crew.used_slots_.fetch_add(1, std::memory_order_seq_cst);
-      if (!slot_.compare_exchange_strong(slot, Slot::kUsed, std::memory_order_acq_rel))
-        crew.used_slots_.fetch_sub(1, std::memory_order_seq_cst);
-    }
+    if (std::exchange(run_at_last_look_, run_now) != run_now) return;
+    if (state == Slot::State::kUsed && !used_some && !wants_cpu(thread_)) slot.on_blocked();
+    if (state == Slot::State::kBlocked && used_some) slot.on_running();
   }
 
   Crew& crew;
-  Post* post = nullptr;   // whose loop this thread leads, or led when the present user code began
-  bool leading = false;   // as far as this thread knows; the post's word decides
-  uint64_t sequence = 0;  // of the run of user code that this thread is in
-  bool searching = false;
+  Slot slot;
+  Searcher searcher;
+  Post* post = nullptr;  // whose loop this thread leads, or led when the present user code began
+  bool leading = false;  // as far as this thread knows; the post's lead decides
+  Lead::Run run = 0;     // of user code, in which this thread is
   std::condition_variable wake;
   Duty duty;
 
@@ -130,7 +107,6 @@ class Crew::Member final : public detail::BlockingObserver {
   clockid_t clock_{};
   int depth_ = 0;
   bool had_slot_ = false;
-  std::atomic<Slot> slot_{Slot::kNone};
   std::atomic<uint32_t> runs_{0};
   // The pulse's.
   uint32_t run_at_last_look_ = 0;
@@ -155,9 +131,9 @@ class Crew::Enrolment {
     detail::BlockingObserver::set_current(nullptr);
     this_member = nullptr;
     // Then it ends inside user code, which may have lost the lead.
-    if (member_.leading) crew.take_lead_from(*member_.post, word(member_.sequence, kUserCode));
-    member_.give_slot();
-    if (member_.searching) crew.searching_.fetch_sub(1, std::memory_order_seq_cst);
+    if (member_.leading) crew.take_lead_from(*member_.post, member_.run);
+    member_.slot.give();
+    member_.searcher.end();
     crew.end(member_);
   }
   Enrolment(const Enrolment&) = delete;
@@ -167,7 +143,11 @@ class Crew::Enrolment {
 };
 
 Crew::Crew(std::string name, Limits limits, Pulse& pulse, std::weak_ptr<void> keepalive)
-    : name_(std::move(name)), limits_(limits), pulse_(pulse), keepalive_(std::move(keepalive)) {}
+    : name_(std::move(name)),
+      limits_(limits),
+      pulse_(pulse),
+      keepalive_(std::move(keepalive)),
+      slots_(limits.running) {}
 
 Crew::~Crew() = default;
 
@@ -193,11 +173,8 @@ void Crew::start(const CrewLoop& loop) {
 
 void Crew::enter_user_code(bool rare) {
   Member& member = me();
-  std::atomic<uint64_t>& lead = member.post->lead;
-  const uint64_t sequence = (lead.load(std::memory_order_relaxed) >> 2) + 1;
-  member.sequence = sequence;
   member.begin_run();
-  lead.store(word(sequence, kUserCode), std::memory_order_release);
+  member.run = member.post->lead.enter_user_code();
   // The pulse watches how long the user code takes.
   if (rare) {
     pulse_.touch_briefly();
@@ -208,100 +185,82 @@ void Crew::enter_user_code(bool rare) {
 
 bool Crew::still_leads() const {
   auto* member = static_cast<Member*>(this_member);
-  return member && member->post &&
-         member->post->lead.load(std::memory_order_acquire) == word(member->sequence, kUserCode);
+  return member && member->post && member->post->lead.is_in(member->run);
 }
 
 bool Crew::leave_user_code() {
   Member& member = me();
-  uint64_t expected = word(member.sequence, kUserCode);
-  if (member.post->lead.compare_exchange_strong(expected, word(member.sequence, kPolling),
-                                                std::memory_order_acq_rel)) {
-    return true;
-  }
+  if (member.post->lead.leave_user_code(member.run)) return true;
   member.leading = false;
-  member.give_slot();
+  member.slot.give();
   return false;
 }
 
 void Crew::give_up_lead() {
   Member& member = me();
-  take_lead_from(*member.post, word(member.sequence, kUserCode));
+  take_lead_from(*member.post, member.run);
 }
 
-bool Crew::take_lead_from(Post& post, uint64_t seen) {
-  const uint64_t sequence = (seen >> 2) + 1;
-  if (!post.lead.compare_exchange_strong(seen, word(sequence, kVacant), std::memory_order_acq_rel))
-    return false;
+bool Crew::take_lead_from(Post& post, Lead::Run run) {
+  if (!post.lead.take_away(run)) return false;
   assign({Duty::Kind::kLead, &post});
   return true;
 }
 
 // --- slots and the backlog -------------------------------------------------------------------
 
-bool Crew::take_slot() { return me().take_slot(); }
-void Crew::give_slot() { me().give_slot(); }
+bool Crew::take_slot() { return me().slot.take(); }
+void Crew::give_slot() { me().slot.give(); }
 
 bool Crew::work_is_possible() const {
-  return backlog_ && backlog_->waiting() > 0 &&
-         used_slots_.load(std::memory_order_seq_cst) < limits_.running;
+  return backlog_ && backlog_->waiting() > 0 && slots_.has_free();
 }
 
-// A helper that stops searching looks at the backlog once more afterwards, so either it sees the
-// task that this thread has added, or this thread sees that nobody searches.
 void Crew::call_for_help() {
-  if (used_slots_.load(std::memory_order_seq_cst) >= limits_.running) return;
-  size_t nobody = 0;
-  if (!searching_.compare_exchange_strong(nobody, 1, std::memory_order_seq_cst)) return;
-  assign({Duty::Kind::kHelp, nullptr});
+  if (slots_.has_free() && search_.call_first()) assign({Duty::Kind::kHelp, nullptr});
 }
 
 void Crew::found_work() {
   Member& member = me();
   member.begin_run();
   taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (!std::exchange(member.searching, false)) return;
-  searching_.fetch_sub(1, std::memory_order_seq_cst);
-  if (work_is_possible()) call_for_help();
+  if (member.searcher.end() && work_is_possible()) call_for_help();
 }
 
 // `was_called`: counted as searching already.
 void Crew::help(Member& member, bool was_called) {
   if (!backlog_) return;
-  if (!was_called) searching_.fetch_add(1, std::memory_order_seq_cst);
-  member.searching = true;
+  if (was_called) {
+    member.searcher.begin_called();
+  } else {
+    member.searcher.begin();
+  }
   Spinner spinner;
   spinner.begin(limits_.spin);
   while (!stopping()) {
-    if (backlog_->waiting() > 0 && member.take_slot()) {
+    if (backlog_->waiting() > 0 && member.slot.take()) {
       const bool ran = backlog_->run_one();
-      member.give_slot();
+      member.slot.give();
       if (ran) {
-        if (!std::exchange(member.searching, true))
-          searching_.fetch_add(1, std::memory_order_seq_cst);
+        member.searcher.begin();
         spinner.begin(limits_.spin);
         continue;
       }
     }
     if (spinner.again()) continue;
-    member.searching = false;
-    searching_.fetch_sub(1, std::memory_order_seq_cst);
+    member.searcher.end();
     if (!work_is_possible()) return;
-    searching_.fetch_add(1, std::memory_order_seq_cst);
-    member.searching = true;
+    member.searcher.begin();
   }
-  member.searching = false;
-  searching_.fetch_sub(1, std::memory_order_seq_cst);
+  member.searcher.end();
 }
 
 // --- the pulse -------------------------------------------------------------------------------
 
 void Crew::on_tick() {
   for (auto& post : posts_) {
-    const uint64_t now = post->lead.load(std::memory_order_acquire);
-    const bool slow = now == post->lead_at_last_tick && (now & 3) == kUserCode;
-    post->lead_at_last_tick = now;
-    if (slow && take_lead_from(*post, now)) post->loop.on_slow_user_code();
+    const std::optional<Lead::Run> slow = post->lead.lasting_run();
+    if (slow && take_lead_from(*post, *slow)) post->loop.on_slow_user_code();
   }
   for (const Duty& lead : take_all_unassigned()) {
     pulse_.touch();
@@ -316,11 +275,11 @@ void Crew::on_tick() {
   rescue_if_starving();
   // As many as can work at once: tasks that block may wait for each other.
   const size_t used = running();
-  const size_t searching = searching_.load(std::memory_order_seq_cst);
+  const size_t searching = search_.searching();
   const size_t possible = used < limits_.running ? limits_.running - used : 0;
   const size_t wanted = std::min(possible, backlog_->waiting());
   for (size_t i = searching; i < wanted; ++i) {
-    searching_.fetch_add(1, std::memory_order_seq_cst);
+    search_.call_another();
     assign({Duty::Kind::kHelp, nullptr});
   }
 }
@@ -339,7 +298,7 @@ void Crew::free_slots_of_blocked() {
   size_t blocked = 0;
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = *members_[(first_to_look_at_ + i) % members_.size()];
-    if (member.slot() == Member::Slot::kBlocked && ++blocked > kBlockedPerTick) continue;
+    if (member.slot.state() == Slot::State::kBlocked && ++blocked > kBlockedPerTick) continue;
     member.look();
   }
   first_to_look_at_ += kBlockedPerTick;  // so that all have their turn
@@ -367,7 +326,7 @@ void Crew::assign(Duty duty) {
 // The thread that finishes first, or the pulse, takes a lead; a helper is called again by the
 // pulse.
 void Crew::note_unassigned(Duty duty) {
-  if (duty.kind == Duty::Kind::kHelp) searching_.fetch_sub(1, std::memory_order_seq_cst);
+  if (duty.kind == Duty::Kind::kHelp) search_.call_failed();
   if (duty.kind != Duty::Kind::kLead) return;
   {
     const MutexLock lock(mutex_);
@@ -422,13 +381,12 @@ void Crew::thread_main(Duty duty) {
 void Crew::take_turn(Member& member, Duty duty) {
   const bool called = duty.kind == Duty::Kind::kHelp;
   if (duty.kind == Duty::Kind::kLead) {
-    const uint64_t sequence = duty.post->lead.load(std::memory_order_acquire) >> 2;
     member.post = duty.post;
     member.leading = true;
-    duty.post->lead.store(word(sequence, kPolling), std::memory_order_release);
+    duty.post->lead.take();
     duty.post->loop.lead();
     member.leading = false;
-    member.give_slot();
+    member.slot.give();
   }
   if (duty.kind == Duty::Kind::kRescue) backlog_->run_short();
   help(member, called);

@@ -7,18 +7,17 @@
 // threads. The thread that lost the lead finishes its user code, helps with the backlog and then
 // stands by.
 //
-// One atomic word hands the lead of a loop over: it has a phase and the sequence number of the run
-// of user code. The loop's own state belongs to the leader and is never touched inside user code,
-// so another thread can take it over then.
+// One atomic word hands the lead of a loop over (base/lead.h). The loop's own state belongs to the
+// leader and is never touched inside user code, so another thread can take it over then.
 //
-// Slots limit how many threads use a CPU for user code. A thread has at most one. It gives the slot
-// back while it blocks; if it blocks where Weft cannot see it, the pulse notices that the thread
-// has used no CPU for a tick and counts the slot as free.
+// Slots limit how many threads use a CPU for user code (base/slots.h). A thread gives its slot back
+// while it blocks; if it blocks where Weft cannot see it, the pulse notices that the thread has
+// used no CPU for a tick and counts the slot as free.
 //
 // Helpers are threads without a lead that run tasks of the backlog. At most one more helper is
-// woken at a time: one that searches and finds a task calls the next. If all slots are in use and
-// no task was taken for 20 ticks, a helper runs one that is not known to take long beyond the
-// limit: functions that never return do not make a worker useless.
+// woken at a time (base/search.h): one that searches and finds a task calls the next. If all slots
+// are in use and no task was taken for 20 ticks, a helper runs one that is not known to take long
+// beyond the limit: functions that never return do not make a worker useless.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -31,8 +30,11 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/lead.h"
 #include "base/mutex.h"
 #include "base/pulse.h"
+#include "base/search.h"
+#include "base/slots.h"
 #include "weft/detail/ambient.h"
 
 namespace weft::base {
@@ -105,14 +107,14 @@ class Crew : public std::enable_shared_from_this<Crew> {
 
   // The backlog.
   /// Whether leaders have to take tasks from the backlog, since no other thread has a slot.
-  bool needs_leaders_help() const { return running() >= limits_.running && !out_of_threads(); }
+  bool needs_leaders_help() const { return !slots_.has_free() && !out_of_threads(); }
   /// A task was added to the backlog: wakes a helper unless one searches or no slot is free.
   void call_for_help();
   /// This thread has taken a task from the backlog and is about to run it.
   void found_work();
 
   /// Slots in use.
-  size_t running() const { return used_slots_.load(std::memory_order_relaxed); }
+  size_t running() const { return slots_.used(); }
   size_t limit() const { return limits_.running; }
   size_t threads() const { return alive_.load(std::memory_order_relaxed); }
   bool out_of_threads() const { return threads() >= limits_.threads; }
@@ -124,17 +126,13 @@ class Crew : public std::enable_shared_from_this<Crew> {
  private:
   class Member;
   class Enrolment;
-  enum Phase : uint64_t { kPolling = 0, kUserCode = 1, kVacant = 2 };
-  static constexpr uint64_t word(uint64_t sequence, Phase phase) { return sequence << 2 | phase; }
-
-  /// The lead of one loop.
+  /// A loop, and who leads it.
   struct alignas(64) Post {
     explicit Post(CrewLoop& the_loop) : loop(the_loop) {}
     CrewLoop& loop;
-    std::atomic<uint64_t> lead{word(0, kVacant)};
-    uint64_t lead_at_last_tick = 0;  // pulse only
-    bool started = false;            // these under the crew's mutex
-    bool unassigned = false;         // no thread could be had to lead
+    Lead lead;
+    bool started = false;     // these under the crew's mutex
+    bool unassigned = false;  // no thread could be had to lead
   };
   struct Duty {
     enum class Kind { kNone, kLead, kHelp, kRescue } kind = Kind::kNone;
@@ -142,7 +140,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
   };
 
   static Member& me();
-  bool take_lead_from(Post& post, uint64_t seen);
+  bool take_lead_from(Post& post, Lead::Run run);
   void assign(Duty duty);
   bool spawn(Duty duty);
   void note_unassigned(Duty duty);
@@ -167,10 +165,9 @@ class Crew : public std::enable_shared_from_this<Crew> {
   uint32_t taken_at_last_tick_ = 0;  // pulse only, like the next
   int starving_ticks_ = 0;
 
-  // Each on a cache line of its own: many threads change them.
-  alignas(64) std::atomic<size_t> used_slots_{0};
-  alignas(64) std::atomic<size_t> searching_{0};  // helpers that look for a task, or are called to
-  std::atomic<uint32_t> taken_{0};                // tasks that were taken; not all are counted
+  Slots slots_;
+  Search search_;
+  std::atomic<uint32_t> taken_{0};  // tasks that were taken; not all are counted
   alignas(64) std::atomic<size_t> alive_{0};
   std::atomic<bool> stopping_{false};
 
