@@ -36,7 +36,8 @@ Peer::Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<Shar
       backoff_(runtime_->self().incarnation ^ member_.incarnation),
       heartbeat_({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
                   runtime_->options.dead_after},
-                 runtime_->clock->now()) {
+                 runtime_->clock->now()),
+      reception_(runtime_->cpus) {
   token_ = runtime_->io.add(loop_side_);
 }
 
@@ -53,16 +54,14 @@ void Peer::on_event(bool readable, bool writable) {
     }
     stream_up_ = true;
   }
-  const bool receive = readable && !caller_receives();
-  if (receive) set_receiver(Receiver::kLoop);
-  loop_receiving_ = receive;
+  const bool receive = readable && reception_.begin_on_loop();
   lock.unlock();
 
   if (writable) flush(link);
   if (receive) receive_on_loop(link);
 
   lock.lock();
-  loop_receiving_ = false;
+  reception_.end_on_loop();
   if (link_.get() != link.get()) return;
   update_interest();
   // Callers that were answered above and called again have left their frames for this thread.
@@ -89,6 +88,7 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
                         replaced ? SignOfLife::kReplaced : SignOfLife::kUnreachable);
   }
   set_state(State::kConnected);
+  reception_.on_connected();
   connecting_took_.store((runtime_->clock->now() - connect_began_).count(),
                          std::memory_order_relaxed);
   connect_by_ = base::Time::max();
@@ -161,7 +161,7 @@ void Peer::on_time(base::Time now) {
         break;
     }
     heartbeat_.set_idle(calls_.empty());
-    if (ping && receiver() == Receiver::kNobody) let_loop_receive();
+    if (ping) let_loop_receive();
   }
   lock.unlock();
 

@@ -1,12 +1,12 @@
 // One connection to a worker: the calls that go out on it, the table of those unanswered, and who
 // receives the answers. (rpc/calling/connections.h has all connections to the worker.)
 //
-// Receiving. A caller that waits receives for itself, so its reply wakes nobody else; it settles
-// other callers' replies on the way. Other callers linger for a moment, ready to take over when the
-// receiving caller leaves, then sleep in a line. When the receiving caller leaves and one caller
-// sleeps, that one is nudged to take over; if several sleep, or that one has slept for long, the
-// I/O loop receives for all. Replies that nobody waits for and nobody is told of may lie for a
-// pulse or two before the loop picks them up.
+// Receiving (reception.h). A caller that waits receives for itself, so its reply wakes nobody else;
+// it settles other callers' replies on the way. Other callers linger for a moment, ready to take
+// over when the receiving caller leaves, then sleep in a line. When the receiving caller leaves and
+// one caller sleeps, that one is nudged to take over; if several sleep, or that one has slept for
+// long, the I/O loop receives for all. Replies that nobody waits for and nobody is told of may lie
+// for a pulse or two before the loop picks them up.
 //
 // Sending. The caller writes its own frame. If the waiting callers want more CPUs than there are, a
 // caller that polls for replies writes the frames of the others between two polls. With several
@@ -33,6 +33,7 @@
 #include "observe/histogram.h"
 #include "rpc/calling/call_table.h"
 #include "rpc/calling/outgoing_call_access.h"
+#include "rpc/calling/reception.h"
 #include "rpc/calling/send_window.h"
 #include "rpc/calling/shared_window.h"
 #include "rpc/companion.h"
@@ -105,9 +106,10 @@ class Peer final : public Ticking {
  private:
   class LoopSide;
   enum class State { kIdle, kConnecting, kConnected, kClosed };
-  enum class Receiver { kNobody, kPollingCaller, kSleepingCaller, kLoop };
   using Lock = std::unique_lock<base::AdaptiveMutex>;
   using Call = detail::OutgoingCall;
+  using Receiver = Reception<Call>::Receiver;
+  using Term = Reception<Call>::Term;
 
   enum class Sending { kDone, kBroke, kRetired };
   Sending send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
@@ -129,29 +131,23 @@ class Peer final : public Ticking {
   void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
 
   // Receiving. The thread that has the role runs `receive_*`, without the lock.
-  bool may_receive() const;
-  bool all_sleep_long() const;
-  Receiver receiver() const { return receiver_.load(std::memory_order_relaxed); }
-  void set_receiver(Receiver who) { receiver_.store(who, std::memory_order_relaxed); }
-  bool caller_receives() const;
   bool receive_for(Call& call, base::Time limit, base::Spinner& spinner);
   bool linger(Call& call, base::Spinner& spinner);
-  bool is_crowded() const;
   void receive_as_caller(Lock& lock, base::Time limit, const Call* call);
   void enter_line(Call& call);
   void leave_line(Call& call);
   detail::Ref<Link> link_to_flush() const;
-  void receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call);
+  void receive_until(const detail::Ref<Link>& link, Term term, base::Time limit, const Call* call);
   void send_for_others(const detail::Ref<Link>& link);
-  void set_polling(const detail::Ref<Link>& link, bool polling);
+  void set_polling(const detail::Ref<Link>& link, Term term, bool polling);
   bool receive_once(const detail::Ref<Link>& link);
   void take_frames(const detail::Ref<Link>& link);
   void note_received(const Link& link, bool whole_frame);
   void on_reply(wire::Frame& frame);
   void settle_reply(Call& call, wire::Frame& frame);
-  void pass_on_receiving(const detail::Ref<Link>& link);
+  void pass_on_receiving(Term term);
   void want_ticks();
-  void let_loop_receive();
+  void let_loop_receive();  // if nobody does
   void update_interest();
 
   // The loop's side.
@@ -179,8 +175,6 @@ class Peer final : public Ticking {
   void forget(Call& call);
   Error timeout_error(Call& call, bool queued);
   bool was_sent(Call& call, const Link* link) const;
-
-  static constexpr size_t kEnoughToSend = 32 * 1024;  // bytes worth a system call of their own
 
   const std::shared_ptr<Runtime> runtime_;
   const Member member_;
@@ -210,23 +204,9 @@ class Peer final : public Ticking {
   std::array<std::vector<bool>, 2> announced_;
   bool stream_up_ = false;  // the transport has connected; the hello may be on its way
   uint32_t interest_ = 0;   // events that the loop watches the descriptor for
-  bool loop_receiving_ = false;
-  // Callers that sleep while another thread receives, in order of arrival.
-  struct Sleeper {
-    Call* call;
-    uint32_t since;  // tick
-  };
-  std::vector<Sleeper> line_;
-  size_t listeners_ = 0;  // calls with continuations
   base::Time last_received_{};
   uint64_t bytes_at_life_ = 0;  // received over this link when the heartbeat last heard of it
-  uint32_t receives_ = 0;
-  uint32_t receives_at_tick_ = 0;
-  uint32_t ticks_ = 0;
-  int quiet_ticks_ = 0;
-  // Each on a cache line of its own: callers that linger look at the first all the time.
-  alignas(64) std::atomic<Receiver> receiver_{Receiver::kNobody};  // changed under the lock
-  alignas(64) std::atomic<uint32_t> lingering_{0};  // callers that wait but do not sleep yet
+  Reception<Call> reception_;
 };
 
 }  // namespace weft::rpc

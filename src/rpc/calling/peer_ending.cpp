@@ -44,7 +44,7 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
   connect_by_ = base::Time::max();
   // The caller that receives on the lost link notices by itself; the role is free for the next
   // link.
-  set_receiver(Receiver::kNobody);
+  reception_.on_lost();
   if (!was_connected) backoff_.on_failure(now);
   last_failure_ = why.message();
   std::vector<Call*> calls = calls_.take_all();
@@ -104,10 +104,10 @@ void Peer::forget(Call& call) {
   window_.close(Access::depth(call), Access::bytes(call));
   shared_window_->close(Access::depth(call), Access::bytes(call));
   if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
-    std::erase_if(line_, [&call](const Sleeper& each) { return each.call == &call; });
+    reception_.clear_line_of(call);
     Access::in_line(call).store(0, std::memory_order_release);
   }
-  if (std::exchange(Access::listened_to(call), false)) --listeners_;
+  if (std::exchange(Access::listened_to(call), false)) reception_.remove_listener();
 }
 
 Error Peer::timeout_error(Call& call, bool queued) {
@@ -184,7 +184,7 @@ void Peer::close(const Error& why) {
     runtime_->io.unwatch(link->descriptor());
     link->close();
   }
-  set_receiver(Receiver::kNobody);
+  reception_.on_lost();
   shared_window_->notify();
   lock.unlock();
   runtime_->io.remove(token_);

@@ -19,28 +19,11 @@ namespace {
 using Access = OutgoingCallAccess;
 using transport::Poller;
 
-constexpr int kQuietTicksBeforeWatching = 10;
-constexpr uint32_t kTicksOfLongSleep = 10;
 // Fewer bytes of an unfinished frame are no sign of life: they may be pongs that are taken for the
 // body of a frame that claims more bytes than it has.
 constexpr uint64_t kBytesOfLife = 16 << 10;
 
 }  // namespace
-
-bool Peer::may_receive() const {
-  return receiver() == Receiver::kNobody ||
-         (receiver() == Receiver::kLoop && !loop_receiving_ && all_sleep_long());
-}
-
-// Under the lock: no caller in line is likely to be answered just now, so the loop need not receive
-// for them while a caller does.
-bool Peer::all_sleep_long() const {
-  return line_.empty() || ticks_ - line_.back().since >= kTicksOfLongSleep;
-}
-
-bool Peer::caller_receives() const {
-  return receiver() == Receiver::kPollingCaller || receiver() == Receiver::kSleepingCaller;
-}
 
 bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
   detail::FutureCore& future = call.future();
@@ -75,7 +58,7 @@ bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
     Lock lock(mutex_);
     if (call.future().ready()) return true;
     const bool concerned = state_ == State::kConnected && !Access::needs_no_receiver(call);
-    if (concerned && may_receive()) {
+    if (concerned && reception_.may_begin()) {
       receive_as_caller(lock, limit, &call);
       return true;
     }
@@ -86,9 +69,8 @@ bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
       if (link) flush(link);
       return false;
     }
-    // A caller that polls sends the frames that were left to it.
-    const bool sent_by_other = receiver() == Receiver::kPollingCaller;
-    const detail::Ref<Link> link = sent_by_other ? detail::Ref<Link>() : link_to_flush();
+    const detail::Ref<Link> link =
+        reception_.sends_before_lingering() ? link_to_flush() : detail::Ref<Link>();
     lock.unlock();
     if (link) flush(link);
     time_left = linger(call, spinner);
@@ -103,29 +85,24 @@ bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
 // the reply comes or when nobody receives any more. To sleep and be woken would cost more. False:
 // the time for that is over.
 bool Peer::linger(Call& call, base::Spinner& spinner) {
-  lingering_.fetch_add(1, std::memory_order_relaxed);
+  reception_.begin_lingering();
   bool time_left;
   do {
     time_left = spinner.again();
-  } while (time_left && !call.future().ready() && receiver() != Receiver::kNobody);
-  lingering_.fetch_sub(1, std::memory_order_relaxed);
+  } while (time_left && !call.future().ready() && reception_.receiver() != Receiver::kNobody);
+  reception_.end_lingering();
   return time_left;
-}
-
-// The callers that linger, this thread and the peer want more CPUs than there are.
-bool Peer::is_crowded() const {
-  return lingering_.load(std::memory_order_relaxed) + 2 > runtime_->cpus;
 }
 
 // Called and returns with the lock held; receives without it.
 void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
-  set_receiver(runtime_->spin.count() > 0 ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
+  const Term term = reception_.begin(runtime_->spin.count() > 0);
   const detail::Ref<Link> link = link_;
   lock.unlock();
   send_for_others(link);
-  receive_until(link, limit, call);
+  receive_until(link, term, limit, call);
   lock.lock();
-  pass_on_receiving(link);
+  pass_on_receiving(term);
   if (!link->has_deferred()) return;
   lock.unlock();
   send_for_others(link);
@@ -136,29 +113,29 @@ void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
 // the caller that queued the last of them writes all, or the loop does.
 void Peer::send_for_others(const detail::Ref<Link>& link) {
   if (!link->has_deferred()) return;
-  if (link->unsent_bytes() < kEnoughToSend && !link->blocked()) flush(link, kEnoughToSend);
+  constexpr size_t kEnough = Reception<Call>::kEnoughToSend;
+  if (link->unsent_bytes() < kEnough && !link->blocked()) flush(link, kEnough);
 }
 
 // Called by the caller that receives. While it sleeps, other callers leave no frames to it.
-void Peer::set_polling(const detail::Ref<Link>& link, bool polling) {
+void Peer::set_polling(const detail::Ref<Link>& link, Term term, bool polling) {
   {
     Lock lock(mutex_);
-    if (link_.get() != link.get()) return;
-    set_receiver(polling ? Receiver::kPollingCaller : Receiver::kSleepingCaller);
+    if (!reception_.set_polling(term, polling)) return;
   }
   if (!polling) send_for_others(link);
 }
 
 // Under the lock: the link, if deferred frames must be sent now because somebody wants replies.
-// Frames that were deferred while the loop receives are sent by the loop.
 detail::Ref<Link> Peer::link_to_flush() const {
-  return link_ && link_->has_deferred() && !loop_receiving_ ? link_ : detail::Ref<Link>();
+  const bool is_due = link_ && link_->has_deferred() && reception_.sends_before_sleeping();
+  return is_due ? link_ : detail::Ref<Link>();
 }
 
 // Under the lock: a nudge from now on is not lost.
 void Peer::enter_line(Call& call) {
   counters_.handovers.add();
-  line_.push_back({&call, ticks_});
+  reception_.enter_line(call);
   Access::in_line(call).fetch_add(1, std::memory_order_relaxed);
   Access::mark_sleeper(call);
 }
@@ -168,15 +145,12 @@ void Peer::enter_line(Call& call) {
 void Peer::leave_line(Call& call) {
   if (Access::in_line(call).load(std::memory_order_acquire) == 0) return;
   Lock lock(mutex_);
-  const auto found = std::find_if(line_.begin(), line_.end(),
-                                  [&call](const Sleeper& each) { return each.call == &call; });
-  if (found == line_.end()) return;
-  line_.erase(found);
-  Access::in_line(call).fetch_sub(1, std::memory_order_relaxed);
+  if (reception_.leave_line(call)) Access::in_line(call).fetch_sub(1, std::memory_order_relaxed);
 }
 
 // Receives until `call` is settled (any call, if null), the link breaks or `limit` passed.
-void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const Call* call) {
+void Peer::receive_until(const detail::Ref<Link>& link, Term term, base::Time limit,
+                         const Call* call) {
   using SteadyClock = std::chrono::steady_clock;
   detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
   base::Spinner& spinner = link->spinner();
@@ -196,7 +170,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           if (Access::needs_no_receiver(*call)) return;
           try_first = true;
           spinner.begin(runtime_->spin, limit);
-          if (polls && !polling) set_polling(link, polling = true);
+          if (polls && !polling) set_polling(link, term, polling = true);
           continue;
         case Link::State::kBroken:
           on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
@@ -205,9 +179,9 @@ void Peer::receive_until(const detail::Ref<Link>& link, base::Time limit, const 
           break;
       }
       if (future && future->ready()) return;
-      try_first = spinner.again(is_crowded());
+      try_first = spinner.again(reception_.is_crowded());
       if (try_first) continue;
-      if (polling) set_polling(link, polling = false);
+      if (polling) set_polling(link, term, polling = false);
     }
     const base::Duration left = limit - SteadyClock::now();
     if (left.count() <= 0) return;
@@ -244,7 +218,7 @@ void Peer::note_received(const Link& link, bool whole_frame) {
   const uint64_t bytes = link.received_bytes();
   Lock lock(mutex_);
   last_received_ = now;
-  ++receives_;
+  reception_.on_received();
   if (!whole_frame && bytes - bytes_at_life_ < kBytesOfLife) return;
   bytes_at_life_ = bytes;
   heartbeat_.on_received(now);
@@ -344,27 +318,21 @@ void Peer::note_settled(Call& call) {
   if (!is_reserved(*Access::function(call))) runtime_->counters.outstanding.end();
 }
 
-// The role belongs to a link: when `link` was lost meanwhile, another thread may have it already.
-void Peer::pass_on_receiving(const detail::Ref<Link>& link) {
-  if (link_.get() != link.get()) return;
-  set_receiver(Receiver::kNobody);
-  Call* waiter = nullptr;
-  size_t waiting = 0;
-  for (const Sleeper& each : line_) {
-    // About to leave, or without need of anybody to receive.
-    if (each.call->future().ready() || Access::needs_no_receiver(*each.call)) continue;
-    waiter = each.call;
-    ++waiting;
-  }
-  if (waiting > 0 || listeners_ > 0) counters_.handovers.add();
-  if (waiting == 1 && listeners_ == 0 && !all_sleep_long()) {
-    Access::nudge(*waiter);
-    want_ticks();  // in case the waiter gives up just now
-  } else if (waiting > 0 || listeners_ > 0) {
-    let_loop_receive();
-  } else {
-    quiet_ticks_ = 0;  // the pulse looks after what is left
-    want_ticks();
+void Peer::pass_on_receiving(Term term) {
+  using Kind = Reception<Call>::Successor::Kind;
+  const auto successor = reception_.end(
+      term, [](Call& call) { return call.future().ready() || Access::needs_no_receiver(call); });
+  if (successor.kind == Kind::kCaller || successor.kind == Kind::kLoop) counters_.handovers.add();
+  switch (successor.kind) {
+    case Kind::kNone:
+      return;
+    case Kind::kCaller:
+      Access::nudge(*successor.waiter);
+      return want_ticks();
+    case Kind::kLoop:
+      return update_interest();
+    case Kind::kPulse:
+      return want_ticks();
   }
 }
 
@@ -374,15 +342,14 @@ void Peer::want_ticks() {
 }
 
 void Peer::let_loop_receive() {
-  set_receiver(Receiver::kLoop);
-  update_interest();
+  if (reception_.call_loop()) update_interest();
 }
 
 // Not called when a caller takes over from the loop: the loop notices at its next event, which
 // costs the caller nothing.
 void Peer::update_interest() {
   uint32_t wanted = Poller::kNothing;
-  if (receiver() == Receiver::kLoop) wanted |= Poller::kReadable;
+  if (reception_.receiver() == Receiver::kLoop) wanted |= Poller::kReadable;
   if (!stream_up_ || link_->blocked()) wanted |= Poller::kWritable;
   if (std::exchange(interest_, wanted) != wanted) {
     runtime_->io.watch(link_->descriptor(), wanted, token_);
@@ -393,8 +360,8 @@ void Peer::update_interest() {
 void Peer::need_receiver(Call& call) {
   Lock lock(mutex_);
   if (!calls_.contains(Access::id(call))) return;  // its reply is being handed out
-  if (!std::exchange(Access::listened_to(call), true)) ++listeners_;
-  if (state_ == State::kConnected && receiver() == Receiver::kNobody) let_loop_receive();
+  if (!std::exchange(Access::listened_to(call), true)) reception_.add_listener();
+  let_loop_receive();
   const detail::Ref<Link> link = link_to_flush();
   lock.unlock();
   if (link) flush(link);
@@ -404,20 +371,13 @@ void Peer::need_receiver(Call& call) {
 // callers that have just begun to sleep.
 bool Peer::on_tick() {
   Lock lock(mutex_);
-  ++ticks_;
-  if (state_ != State::kConnected) return false;
-  const bool idle = receives_ == receives_at_tick_;
-  receives_at_tick_ = receives_;
-  quiet_ticks_ = idle ? quiet_ticks_ + 1 : 0;
-  if (receiver() == Receiver::kNobody &&
-      quiet_ticks_ >= (calls_.empty() ? kQuietTicksBeforeWatching : 1)) {
-    let_loop_receive();
-  }
-  if (!link_->has_deferred()) return receiver() != Receiver::kLoop || !all_sleep_long();
-  const detail::Ref<Link> link = link_;
+  const detail::Ref<Link> link = state_ == State::kConnected ? link_ : detail::Ref<Link>();
+  const bool has_deferred = link && link->has_deferred();
+  const auto tick = reception_.on_tick(!calls_.empty(), has_deferred);
+  if (tick.loop_begins) update_interest();
   lock.unlock();
-  flush(link);
-  return true;
+  if (has_deferred) flush(link);
+  return tick.goes_on;
 }
 
 }  // namespace weft::rpc

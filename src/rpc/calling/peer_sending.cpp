@@ -23,7 +23,6 @@ using Access = OutgoingCallAccess;
 using transport::Poller;
 
 constexpr auto kConnectTimeout = std::chrono::seconds(5);
-constexpr size_t kSentAtOnce = 8;  // calls unanswered below which each is sent at once
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
 // For the outcome of another thread's write, which does not block.
 constexpr int kYields = 1000;
@@ -96,8 +95,8 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
   }
   try {
     // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
-    const bool doubtful =
-        Access::started(call) - last_received_ > kQuietLink || (loop_receiving_ && calls_.empty());
+    const bool doubtful = Access::started(call) - last_received_ > kQuietLink ||
+                          (reception_.loop_reads() && calls_.empty());
     if (state_ == State::kConnected && doubtful) notice_dead_link(lock);
     if (state_ == State::kClosed) throw *closed_because_;
     if (retired_) {
@@ -129,7 +128,8 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
   if (!connected || defer) Access::never_anew(call);
   // Weft's own messages keep idle agents busy enough. While the loop receives, there is nothing for
   // a tick to look after but frames that were put off.
-  const bool needs_ticks = !is_reserved(function) || receiver() != Receiver::kLoop || defer;
+  const bool needs_ticks =
+      !is_reserved(function) || reception_.receiver() != Receiver::kLoop || defer;
   lock.unlock();
 
   if (needs_ticks) want_ticks();
@@ -174,13 +174,10 @@ bool Peer::settle_if_sent(Call& call, const Link& link) {
 }
 
 bool Peer::should_defer(const CallLimits& limits) const {
-  // The loop is handing out replies; it sends the next calls of the answered callers together.
-  // Unless there are no others: then the loop may just as well be finding out that the link broke.
-  if (loop_receiving_) return calls_.size() > 1;
-  if (link_->unsent_bytes() >= kEnoughToSend || link_->blocked()) return false;
-  // While there are CPUs enough, each caller had better send for itself.
-  if (receiver() == Receiver::kPollingCaller && is_crowded()) return true;
-  return !limits.caller_waits && calls_.size() >= kSentAtOnce;
+  return reception_.puts_off({.calls = calls_.size(),
+                              .unsent_bytes = link_->unsent_bytes(),
+                              .blocked = link_->blocked(),
+                              .caller_waits = limits.caller_waits});
 }
 
 // False: there is no memory, and nothing was done.
@@ -244,12 +241,12 @@ bool Peer::wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes) {
     if (room == Room::kTaken) return true;
     const base::Time now = runtime_->clock->now();
     if (now >= limits.deadline) return false;
-    if (room == Room::kNoneHere && state_ == State::kConnected && may_receive()) {
+    if (room == Room::kNoneHere && reception_.may_begin()) {
       receive_as_caller(lock, std::min(limits.deadline, now + kOneTurnOfReceiving), nullptr);
       continue;
     }
     // Answers over any of the connections make room: this thread waits for whichever comes first.
-    if (state_ == State::kConnected && receiver() == Receiver::kNobody) let_loop_receive();
+    let_loop_receive();
     const detail::Ref<Link> link = link_to_flush();
     lock.unlock();
     if (link) flush(link);
@@ -266,12 +263,12 @@ void Peer::notice_dead_link(Lock& lock) {
   const transport::Readiness ready = transport::wait_for_descriptor(
       link->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
   if (!ready.readable) return;
-  if (!caller_receives() && !loop_receiving_) {
-    set_receiver(Receiver::kSleepingCaller);
+  if (reception_.may_glance()) {
+    const Term term = reception_.begin(/*polls=*/false);
     lock.unlock();
     receive_once(link);
     lock.lock();
-    pass_on_receiving(link);
+    pass_on_receiving(term);
   }
   // The thread that receives may find out too late: it may be decoding a reply, or have no CPU.
   // With no call unanswered, nothing that it may still read matters.
@@ -315,7 +312,7 @@ void Peer::connect() {
   connect_by_ = now + kConnectTimeout;
   for (std::vector<bool>& lane : announced_) lane.clear();
   bytes_at_life_ = 0;
-  set_receiver(Receiver::kLoop);
+  reception_.on_connecting();
   stream_up_ = false;
   interest_ = Poller::kReadable | Poller::kWritable;
   if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
@@ -324,6 +321,7 @@ void Peer::connect() {
     backoff_.on_failure(now);
     last_failure_ = "no descriptor can be watched any more";
     link_ = {};
+    reception_.on_lost();
     throw Error(ErrorCode::kUnavailable, last_failure_);
   }
   runtime_->io.set_due(*loop_side_, connect_by_);
