@@ -67,6 +67,7 @@ void OwnerSessions::on_creation_failed(const RRefId& id) {
 
 void OwnerSessions::on_created(const RRefId& id, Holdings::CreationOutcome outcome) {
   Aftermath aftermath;
+  bool has_unsaid = false;
   {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
@@ -74,9 +75,14 @@ void OwnerSessions::on_created(const RRefId& id, Holdings::CreationOutcome outco
     Holdings::Changes changes;
     holdings_.on_created(id, outcome, changes);
     absorb(changes, aftermath);
+    has_unsaid = holdings_.has_unsaid();
   }
   finish(aftermath);
-  if (outcome == Holdings::CreationOutcome::kUnknown) talk_soon();
+  if (outcome == Holdings::CreationOutcome::kUnknown) {
+    talk_soon();
+  } else if (has_unsaid) {
+    talk_before_long();  // of a release, if the reference was dropped meanwhile
+  }
 }
 
 OwnerSessions::Arrival OwnerSessions::arrive(const RRefId& id, bool may_precede_creation) {

@@ -27,7 +27,10 @@ bool within(Clock::duration limit, const std::function<bool()>& condition) {
 }
 
 struct Thing {
-  Thing() { ++alive; }
+  Thing() {
+    ++alive;
+    ++made;
+  }
   Thing(const Thing&) = delete;
   ~Thing() { --alive; }
   void rest(int64_t milliseconds) {
@@ -35,6 +38,7 @@ struct Thing {
   }
   int64_t answer() const { return 42; }
   static inline std::atomic<int> alive{0};
+  static inline std::atomic<int> made{0};
 };
 struct Other {
   int64_t value = 0;
@@ -86,6 +90,20 @@ TEST_F(KeeperTest, RepliesLeaveNoHoldsBehind) {
     one.wait();
     two.wait();
   }
+  EXPECT_TRUE(within(2s, [] { return Thing::alive == 0; })) << Thing::alive;
+}
+
+// The owner is told as soon as the creation is answered, although nothing else is said to it.
+TEST_F(KeeperTest, WhatWasDroppedBeforeItsCreationWasAnsweredIsReleased) {
+  test::LoopbackGroup group({"a", "b"});
+  group[0].sync<seven>("b");  // connected
+  group.network().set_faults([](const transport::FrameInFlight& frame) {
+    if (frame.from_connector) return transport::Fault{};
+    return transport::Fault{transport::Fault::Kind::kDelay, 100ms};
+  });
+  const int before = Thing::made;
+  remote<Thing>(group[0], "b");
+  ASSERT_TRUE(within(2s, [before] { return Thing::made == before + 1; }));
   EXPECT_TRUE(within(2s, [] { return Thing::alive == 0; })) << Thing::alive;
 }
 
