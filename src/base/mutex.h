@@ -10,4 +10,17 @@ namespace weft::base {
 using detail::Mutex;
 using detail::MutexLock;
 
+/// Lets go of a mutex that is held, and takes it again at its end, also if something is thrown.
+template <typename M>
+class WEFT_THREAD_ANNOTATION(scoped_lockable) Unlocked {
+ public:
+  explicit Unlocked(M& mutex) WEFT_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
+  // Clang: the scope ends, so what it has let go of is held again.
+  ~Unlocked() WEFT_RELEASE() { mutex_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+
+ private:
+  M& mutex_;
+};
+
 }  // namespace weft::base

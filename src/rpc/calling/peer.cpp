@@ -218,12 +218,11 @@ size_t Peer::outstanding() {
 void Peer::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too) {
   Lock lock(mutex_);
   const base::Time now = runtime_->clock->now();
-  calls_.for_each([&](Call* call) {
+  const bool connecting = state_ == State::kConnecting;
+  calls_.for_each([&, link = link_.get()](Call* call) {
     const detail::FunctionEntry& function = *OutgoingCallAccess::function(*call);
     if (function.reserved && !reserved_too) return;
-    const char* state = state_ == State::kConnecting   ? "connecting"
-                        : was_sent(*call, link_.get()) ? "sent"
-                                                       : "unsent";
+    const char* state = connecting ? "connecting" : was_sent(*call, link) ? "sent" : "unsent";
     const std::chrono::duration<double> age = now - OutgoingCallAccess::started(*call);
     calls.push_back(
         {CallInFlight::Direction::kOutgoing, function.name, member_.info.name, age.count(), state});

@@ -23,7 +23,6 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -106,7 +105,7 @@ class Peer final : public Ticking {
  private:
   class LoopSide;
   enum class State { kIdle, kConnecting, kConnected, kClosed };
-  using Lock = std::unique_lock<base::AdaptiveMutex>;
+  using Lock = base::AdaptiveLock;
   using Call = detail::OutgoingCall;
   using Receiver = Reception<Call>::Receiver;
   using Term = Reception<Call>::Term;
@@ -114,29 +113,31 @@ class Peer final : public Ticking {
   enum class Sending { kDone, kBroke, kRetired };
   Sending send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                const CallLimits& limits);
-  Sending fail_unsent(Lock& lock, Call& call, const Error& error);
+  Sending fail_unsent(Call& call, const Error& error) WEFT_EXCLUDES(mutex_);
 
   void wait_for_other_writer(Call& call, const Link& link);
   bool settle_if_sent(Call& call, const Link& link);
 
-  // Sending. Under the lock.
+  // Sending.
   enum class Room { kTaken, kNoneHere, kNoneAtMember };
-  Room take_room(const CallLimits& limits, size_t bytes);
-  bool wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes);
-  void notice_dead_link(Lock& lock);
-  void connect();
+  Room take_room(const CallLimits& limits, size_t bytes) WEFT_REQUIRES(mutex_);
+  // These two let go of the lock in between.
+  bool wait_for_room(const CallLimits& limits, size_t bytes) WEFT_REQUIRES(mutex_);
+  void notice_dead_link() WEFT_REQUIRES(mutex_);
+  void connect() WEFT_REQUIRES(mutex_);
   bool queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                  const CallLimits& limits);
-  bool should_defer(const CallLimits& limits) const;
+                  const CallLimits& limits) WEFT_REQUIRES(mutex_);
+  bool should_defer(const CallLimits& limits) const WEFT_REQUIRES(mutex_);
   void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
 
   // Receiving. The thread that has the role runs `receive_*`, without the lock.
   bool receive_for(Call& call, base::Time limit, base::Spinner& spinner);
   bool linger(Call& call, base::Spinner& spinner);
-  void receive_as_caller(Lock& lock, base::Time limit, const Call* call);
-  void enter_line(Call& call);
+  // Lets go of the lock in between.
+  void receive_as_caller(base::Time limit, const Call* call) WEFT_REQUIRES(mutex_);
+  void enter_line(Call& call) WEFT_REQUIRES(mutex_);
   void leave_line(Call& call);
-  detail::Ref<Link> link_to_flush() const;
+  detail::Ref<Link> link_to_flush() const WEFT_REQUIRES(mutex_);
   void receive_until(const detail::Ref<Link>& link, Term term, base::Time limit, const Call* call);
   void send_for_others(const detail::Ref<Link>& link);
   void set_polling(const detail::Ref<Link>& link, Term term, bool polling);
@@ -145,10 +146,10 @@ class Peer final : public Ticking {
   void note_received(const Link& link, bool whole_frame);
   void on_reply(wire::Frame& frame);
   void settle_reply(Call& call, wire::Frame& frame);
-  void pass_on_receiving(Term term);
+  void pass_on_receiving(Term term) WEFT_REQUIRES(mutex_);
   void want_ticks();
-  void let_loop_receive();  // if nobody does
-  void update_interest();
+  void let_loop_receive() WEFT_REQUIRES(mutex_);  // if nobody does
+  void update_interest() WEFT_REQUIRES(mutex_);
 
   // The loop's side.
   void on_event(bool readable, bool writable);
@@ -172,7 +173,7 @@ class Peer final : public Ticking {
   void expire(Call& call);
   void settle_expired(Call& call);
   void send_cancel(uint64_t call_id);
-  void forget(Call& call);
+  void forget(Call& call) WEFT_REQUIRES(mutex_);
   Error timeout_error(Call& call, bool queued);
   bool was_sent(Call& call, const Link* link) const;
 
@@ -183,29 +184,33 @@ class Peer final : public Ticking {
   uint64_t token_ = 0;
 
   base::AdaptiveMutex mutex_;  // callers and the receiver contend for it at every call
-  void set_state(State state);
-  State state_ = State::kIdle;
+  void set_state(State state) WEFT_REQUIRES(mutex_);
+  State state_ WEFT_GUARDED_BY(mutex_) = State::kIdle;
   std::atomic<bool> connected_{false};  // state_ == kConnected, for those without the lock
-  std::optional<Error> closed_because_;
-  bool retired_ = false;
-  detail::Ref<Link> link_;
-  CallTable<Call*> calls_;
-  SendWindow window_;
+  std::optional<Error> closed_because_ WEFT_GUARDED_BY(mutex_);
+  bool retired_ WEFT_GUARDED_BY(mutex_) = false;
+  detail::Ref<Link> link_ WEFT_GUARDED_BY(mutex_);
+  CallTable<Call*> calls_ WEFT_GUARDED_BY(mutex_);
+  SendWindow window_ WEFT_GUARDED_BY(mutex_);
   const std::shared_ptr<SharedWindow> shared_window_;
-  Backoff backoff_;
-  std::string last_failure_;
-  Heartbeat heartbeat_;
-  uint64_t sent_at_last_time_ = 0;
-  bool blocked_at_last_time_ = false;
-  base::Time connect_began_{};
+  Backoff backoff_ WEFT_GUARDED_BY(mutex_);
+  std::string last_failure_ WEFT_GUARDED_BY(mutex_);
+  Heartbeat heartbeat_ WEFT_GUARDED_BY(mutex_);
+  uint64_t sent_at_last_time_ WEFT_GUARDED_BY(mutex_) = 0;
+  bool blocked_at_last_time_ WEFT_GUARDED_BY(mutex_) = false;
+  base::Time connect_began_ WEFT_GUARDED_BY(mutex_){};
   std::atomic<base::Duration::rep> connecting_took_{0};
-  base::Time connect_by_ = base::Time::max();
+  base::Time connect_by_ WEFT_GUARDED_BY(mutex_) = base::Time::max();
   // By lane of the link: functions whose names the peer has learnt from frames of that lane.
-  std::array<std::vector<bool>, 2> announced_;
-  bool stream_up_ = false;  // the transport has connected; the hello may be on its way
-  uint32_t interest_ = 0;   // events that the loop watches the descriptor for
-  base::Time last_received_{};
-  uint64_t bytes_at_life_ = 0;  // received over this link when the heartbeat last heard of it
+  std::array<std::vector<bool>, 2> announced_ WEFT_GUARDED_BY(mutex_);
+  // The transport has connected; the hello may be on its way.
+  bool stream_up_ WEFT_GUARDED_BY(mutex_) = false;
+  // Events that the loop watches the descriptor for.
+  uint32_t interest_ WEFT_GUARDED_BY(mutex_) = 0;
+  base::Time last_received_ WEFT_GUARDED_BY(mutex_){};
+  // Received over this link when the heartbeat last heard of it.
+  uint64_t bytes_at_life_ WEFT_GUARDED_BY(mutex_) = 0;
+  // Changed under the lock, but for those who linger. Who receives may be read without it.
   Reception<Call> reception_;
 };
 

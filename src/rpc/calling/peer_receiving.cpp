@@ -59,7 +59,7 @@ bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
     if (call.future().ready()) return true;
     const bool concerned = state_ == State::kConnected && !Access::needs_no_receiver(call);
     if (concerned && reception_.may_begin()) {
-      receive_as_caller(lock, limit, &call);
+      receive_as_caller(limit, &call);
       return true;
     }
     if (!concerned || !time_left) {
@@ -94,19 +94,18 @@ bool Peer::linger(Call& call, base::Spinner& spinner) {
   return time_left;
 }
 
-// Called and returns with the lock held; receives without it.
-void Peer::receive_as_caller(Lock& lock, base::Time limit, const Call* call) {
+void Peer::receive_as_caller(base::Time limit, const Call* call) {
   const Term term = reception_.begin(runtime_->spin.count() > 0);
   const detail::Ref<Link> link = link_;
-  lock.unlock();
-  send_for_others(link);
-  receive_until(link, term, limit, call);
-  lock.lock();
+  {
+    const base::Unlocked unlocked(mutex_);
+    send_for_others(link);
+    receive_until(link, term, limit, call);
+  }
   pass_on_receiving(term);
   if (!link->has_deferred()) return;
-  lock.unlock();
+  const base::Unlocked unlocked(mutex_);
   send_for_others(link);
-  lock.lock();
 }
 
 // Writes the frames that other callers have left to the caller that receives. If they are too many,

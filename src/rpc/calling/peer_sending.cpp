@@ -63,9 +63,8 @@ bool Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
   return false;
 }
 
-// Under the lock, of a call for which room was taken and that is not in the table.
-Peer::Sending Peer::fail_unsent(Lock& lock, Call& call, const Error& error) {
-  lock.unlock();
+// Of a call for which room was taken and that is not in the table.
+Peer::Sending Peer::fail_unsent(Call& call, const Error& error) {
   shared_window_->close(Access::depth(call), Access::bytes(call));
   fail(call,
        Error(error.code(), fmt::format("{} was not sent to {}: {}", Access::function(call)->name,
@@ -79,15 +78,16 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
   Lock lock(mutex_);
   Access::started(call) = runtime_->clock->now();
   if (state_ == State::kClosed) {
+    const Error why = *closed_because_;
     lock.unlock();
-    fail(call, *closed_because_);
+    fail(call, why);
     return Sending::kDone;
   }
   // Weft's own calls do not wait for room: leases and liveness must not depend on users' calls.
   if (is_reserved(function)) {
     shared_window_->open(limits.depth, Access::bytes(call));
   } else if (take_room(limits, Access::bytes(call)) != Room::kTaken &&
-             !wait_for_room(lock, limits, Access::bytes(call))) {
+             !wait_for_room(limits, Access::bytes(call))) {
     const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
     lock.unlock();
     fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
@@ -97,7 +97,7 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
     // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
     const bool doubtful = Access::started(call) - last_received_ > kQuietLink ||
                           (reception_.loop_reads() && calls_.empty());
-    if (state_ == State::kConnected && doubtful) notice_dead_link(lock);
+    if (state_ == State::kConnected && doubtful) notice_dead_link();
     if (state_ == State::kClosed) throw *closed_because_;
     if (retired_) {
       lock.unlock();
@@ -106,19 +106,26 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
     }
     if (state_ == State::kIdle) connect();
   } catch (const Error& error) {
-    return fail_unsent(lock, call, error);
+    lock.unlock();
+    return fail_unsent(call, error);
   } catch (const std::bad_alloc&) {
-    return fail_unsent(lock, call, no_memory());
+    lock.unlock();
+    return fail_unsent(call, no_memory());
   }
   const detail::Ref<Link> link = link_;
+  bool queued = false;
   try {
-    if (!queue_call(call, function, arguments, limits)) return fail_unsent(lock, call, no_memory());
+    queued = queue_call(call, function, arguments, limits);
   } catch (const std::exception&) {
     // A part of the frame may be queued, so nothing more may be sent after it.
     link->close();
     lock.unlock();
     on_link_lost(link, no_memory());
     return Access::finish_starting(call) ? Sending::kDone : Sending::kBroke;
+  }
+  if (!queued) {
+    lock.unlock();
+    return fail_unsent(call, no_memory());
   }
   const bool defer = should_defer(limits);
   const bool connected = state_ == State::kConnected;
@@ -230,7 +237,7 @@ Peer::Room Peer::take_room(const CallLimits& limits, size_t bytes) {
 
 // The window is full: receive what makes room, or sleep while another thread does. False: the
 // deadline has passed, or the connection was closed for good.
-bool Peer::wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes) {
+bool Peer::wait_for_room(const CallLimits& limits, size_t bytes) {
   constexpr auto kOneSleep = std::chrono::milliseconds(10);
   constexpr auto kOneTurnOfReceiving = std::chrono::milliseconds(100);
   detail::BlockingRegion region;
@@ -242,40 +249,39 @@ bool Peer::wait_for_room(Lock& lock, const CallLimits& limits, size_t bytes) {
     const base::Time now = runtime_->clock->now();
     if (now >= limits.deadline) return false;
     if (room == Room::kNoneHere && reception_.may_begin()) {
-      receive_as_caller(lock, std::min(limits.deadline, now + kOneTurnOfReceiving), nullptr);
+      receive_as_caller(std::min(limits.deadline, now + kOneTurnOfReceiving), nullptr);
       continue;
     }
     // Answers over any of the connections make room: this thread waits for whichever comes first.
     let_loop_receive();
     const detail::Ref<Link> link = link_to_flush();
-    lock.unlock();
+    const base::Unlocked unlocked(mutex_);
     if (link) flush(link);
     waiter.wait(sign, std::chrono::steady_clock::now() +
                           std::min<base::Duration>(limits.deadline - now, kOneSleep));
-    lock.lock();
   }
   return false;
 }
 
 // A link may have been closed unnoticed; a call sent there would be lost.
-void Peer::notice_dead_link(Lock& lock) {
+void Peer::notice_dead_link() {
   const detail::Ref<Link> link = link_;
   const transport::Readiness ready = transport::wait_for_descriptor(
       link->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
   if (!ready.readable) return;
   if (reception_.may_glance()) {
     const Term term = reception_.begin(/*polls=*/false);
-    lock.unlock();
-    receive_once(link);
-    lock.lock();
+    {
+      const base::Unlocked unlocked(mutex_);
+      receive_once(link);
+    }
     pass_on_receiving(term);
   }
   // The thread that receives may find out too late: it may be decoding a reply, or have no CPU.
   // With no call unanswered, nothing that it may still read matters.
   if (!ready.hung_up || !calls_.empty() || link_.get() != link.get()) return;
-  lock.unlock();
+  const base::Unlocked unlocked(mutex_);
   on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, "the peer has closed the connection"));
-  lock.lock();
 }
 
 void Peer::connect() {

@@ -25,7 +25,7 @@ IoLoop::IoLoop(std::shared_ptr<base::Clock> clock)
 }
 
 uint64_t IoLoop::add(std::shared_ptr<IoClient> client) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const uint64_t token = client->token_ = next_token_++;
   clients_.emplace(token, std::move(client));
   return token;
@@ -33,7 +33,7 @@ uint64_t IoLoop::add(std::shared_ptr<IoClient> client) {
 
 void IoLoop::remove(uint64_t token) {
   std::shared_ptr<IoClient> last;  // destroyed outside the lock
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   auto found = clients_.find(token);
   if (found == clients_.end()) return;
   last = std::move(found->second);
@@ -41,7 +41,7 @@ void IoLoop::remove(uint64_t token) {
 }
 
 std::shared_ptr<IoClient> IoLoop::find(uint64_t token) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   auto found = clients_.find(token);
   return found == clients_.end() ? nullptr : found->second;
 }
@@ -56,7 +56,7 @@ void IoLoop::set_due(IoClient& client, base::Time due) {
 void IoLoop::queue(IoClient& client, base::Time::rep at) {
   if (at >= client.queued_for_.load(std::memory_order_seq_cst)) return;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     if (at >= client.queued_for_.load(std::memory_order_seq_cst)) return;
     timers_.push_back({at, client.token_});
     std::push_heap(timers_.begin(), timers_.end(), std::greater<>());
@@ -75,7 +75,7 @@ void IoLoop::post(detail::Continuation* list) {
   bool was_empty = false;
   bool run_here;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     run_here = finished_;
     if (!run_here) {
       was_empty = first_ == nullptr;
@@ -107,7 +107,7 @@ void IoLoop::lead() {
     std::optional<base::Duration> limit;
     if (due != base::Time::max() && clock_->runs_by_itself()) limit = due - now;
     {
-      std::lock_guard lock(mutex_);
+      const base::MutexLock lock(mutex_);
       if (first_) limit = base::Duration(0);
     }
     for (const transport::PollEvent& event : poller_->wait(limit)) {
@@ -120,7 +120,7 @@ void IoLoop::lead() {
 void IoLoop::finish() {
   detail::Continuation* left;
   {
-    std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     finished_ = true;
     left = std::exchange(first_, nullptr);
   }
@@ -130,7 +130,7 @@ void IoLoop::finish() {
 
 std::vector<IoLoop::DueTimer> IoLoop::take_due(base::Time::rep now) {
   std::vector<DueTimer> due;
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   while (!timers_.empty() && timers_.front().at <= now) {
     std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
     const Timer timer = timers_.back();
@@ -157,7 +157,7 @@ base::Time IoLoop::run_timers(base::Time now) {
       queue(*client, when);
     }
   }
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return timers_.empty() ? base::Time::max() : base::Time(base::Duration(timers_.front().at));
 }
 
@@ -168,7 +168,7 @@ bool IoLoop::run_continuations() {
     if (i > 0 && std::chrono::steady_clock::now() >= until) return true;
     detail::Continuation* next;
     {
-      std::lock_guard lock(mutex_);
+      const base::MutexLock lock(mutex_);
       next = first_;
       if (!next) return true;
       first_ = next->next;

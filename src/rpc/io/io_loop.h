@@ -8,12 +8,12 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/crew.h"
+#include "base/mutex.h"
 #include "transport/poller.h"
 #include "weft/detail/future_core.h"
 #include "weft/detail/task.h"
@@ -102,16 +102,16 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   std::shared_ptr<transport::Poller> poller_;  // shared with a clock that may outlive the loop
   std::atomic<base::Time::rep> sleeping_until_{0};
 
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<IoClient>> clients_;
-  uint64_t next_token_ = 1;
+  base::Mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<IoClient>> clients_ WEFT_GUARDED_BY(mutex_);
+  uint64_t next_token_ WEFT_GUARDED_BY(mutex_) = 1;
   // A heap, the earliest first. A client whose time was put off stands in it with an earlier one,
   // and a client that was removed may still stand in it.
-  std::vector<Timer> timers_;
-  detail::Continuation* first_ = nullptr;
-  detail::Continuation* last_ = nullptr;
+  std::vector<Timer> timers_ WEFT_GUARDED_BY(mutex_);
+  detail::Continuation* first_ WEFT_GUARDED_BY(mutex_) = nullptr;
+  detail::Continuation* last_ WEFT_GUARDED_BY(mutex_) = nullptr;
+  bool finished_ WEFT_GUARDED_BY(mutex_) = false;
   std::atomic<size_t> unfinished_{0};
-  bool finished_ = false;
 };
 
 }  // namespace weft::rpc

@@ -15,10 +15,10 @@ constexpr int kParts = 64;
 // Before open() nothing is urgent: all frames wait for the hello.
 template <typename Add>
 Link::Position Link::queue_with(Lane which, const Add& add) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const bool urgent = open_ && which == Lane::kUrgent;
-  LaneState& its = urgent ? urgent_ : normal_;
-  wire::Outbox& into = open_ ? its.queued : held_;
+  Queue& its = urgent ? urgent_queue_ : normal_queue_;
+  wire::Outbox& into = open_ ? its.frames : held_;
   const size_t before = into.bytes();
   add(into);
   const size_t added = into.bytes() - before;
@@ -40,28 +40,30 @@ Link::Position Link::queue(const wire::FrameHeader& header, std::span<const std:
 }
 
 void Link::queue_first(const wire::FrameHeader& header, const Encoder& value) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   open_ = false;
-  normal_.queued.add(header, {}, value);
-  queued_bytes_.fetch_add(normal_.queued.bytes(), std::memory_order_relaxed);
-  normal_.end += normal_.queued.bytes();
+  wire::Outbox& first = normal_queue_.frames;
+  first.add(header, {}, value);
+  queued_bytes_.fetch_add(first.bytes(), std::memory_order_relaxed);
+  normal_queue_.end += first.bytes();
 }
 
 void Link::open() {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   open_ = true;
   // Nothing can be queued behind the first frames before now, so this keeps the order.
-  if (normal_.queued.empty()) {
-    std::swap(normal_.queued, held_);
+  wire::Outbox& queued = normal_queue_.frames;
+  if (queued.empty()) {
+    std::swap(queued, held_);
   } else {
-    normal_.writing = std::move(normal_.queued);
-    normal_.queued = std::move(held_);
+    normal_.writing = std::move(queued);
+    queued = std::move(held_);
   }
   held_.clear();
 }
 
 Link::State Link::flush(size_t too_much) {
-  std::unique_lock lock(mutex_);
+  const base::MutexLock lock(mutex_);
   deferred_.store(false, std::memory_order_relaxed);
   if (!why_broken_.empty()) return State::kBroken;
   if (writing_) return State::kFine;
@@ -69,43 +71,45 @@ Link::State Link::flush(size_t too_much) {
   State state = State::kFine;
   const uint64_t enough = sent_bytes() + kMostPerFlush;
   while (state == State::kFine && sent_bytes() < enough && take_queued(too_much))
-    state = write_out(lock);
+    state = write_out();
   // Too much for this thread: another one goes on when the descriptor is writable, which it is.
-  if (state == State::kFine && (!normal_.queued.empty() || !urgent_.queued.empty()))
+  if (state == State::kFine && (!normal_queue_.frames.empty() || !urgent_queue_.frames.empty()))
     state = State::kBlocked;
   blocked_.store(state == State::kBlocked, std::memory_order_relaxed);
   writing_ = false;
   return state;
 }
 
-// Under the lock: queued frames become the writing thread's. False: there is nothing to write.
+// Queued frames become the writing thread's. False: there is nothing to write.
 bool Link::take_queued(size_t too_much) {
-  if (urgent_.writing.empty() && !urgent_.queued.empty()) {
-    std::swap(urgent_.writing, urgent_.queued);
+  wire::Outbox& normal = normal_queue_.frames;
+  wire::Outbox& urgent = urgent_queue_.frames;
+  if (urgent_.writing.empty() && !urgent.empty()) {
+    std::swap(urgent_.writing, urgent);
     urgent_waits_.store(false, std::memory_order_relaxed);
   }
-  if (normal_.writing.empty() && normal_.queued.bytes() < too_much)
-    std::swap(normal_.writing, normal_.queued);
+  if (normal_.writing.empty() && normal.bytes() < too_much) std::swap(normal_.writing, normal);
   return !normal_.writing.empty() || !urgent_.writing.empty();
 }
 
 // Called and returns with the lock held; writes without it, until there is nothing more to write or
 // urgent frames can be taken.
-Link::State Link::write_out(std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
+Link::State Link::write_out() {
   State state = State::kFine;
   std::string why;
-  while (LaneState* from = next_to_write()) {
-    IoResult sent = write_once(*from);
-    if (sent.status == IoResult::Status::kDone) continue;
-    state = sent.status == IoResult::Status::kClosed ? State::kBroken : State::kBlocked;
-    why = std::move(sent.why);
-    break;
+  {
+    const base::Unlocked unlocked(mutex_);
+    while (LaneState* from = next_to_write()) {
+      IoResult sent = write_once(*from);
+      if (sent.status == IoResult::Status::kDone) continue;
+      state = sent.status == IoResult::Status::kClosed ? State::kBroken : State::kBlocked;
+      why = std::move(sent.why);
+      break;
+    }
+    for (LaneState* each : {&normal_, &urgent_}) {
+      if (each->is_offering()) each->offered_bytes.store(each->sent(), std::memory_order_seq_cst);
+    }
   }
-  for (LaneState* each : {&normal_, &urgent_}) {
-    if (each->is_offering()) each->offered_bytes.store(each->sent(), std::memory_order_seq_cst);
-  }
-  lock.lock();
   if (state == State::kBroken && why_broken_.empty()) why_broken_ = std::move(why);
   return state;
 }
@@ -175,17 +179,17 @@ Link::State Link::took(IoResult got) {
 }
 
 void Link::note_broken(std::string why) {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (why_broken_.empty()) why_broken_ = why.empty() ? "closed" : std::move(why);
 }
 
 bool Link::broken() const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return !why_broken_.empty();
 }
 
 std::string Link::why_broken() const {
-  std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return why_broken_.empty() ? "closed" : why_broken_;
 }
 

@@ -10,11 +10,11 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/spinner.h"
 #include "transport/connection.h"
 #include "weft/codec.h"
@@ -117,11 +117,14 @@ class Link : public detail::RefCounted {
   /// Bytes after which a thread leaves what other threads have queued meanwhile to the loop.
   static constexpr uint64_t kMostPerFlush = 16 << 20;
 
-  /// Frames of one lane, and how far they have got.
+  /// Frames of one lane that no thread writes yet.
+  struct Queue {
+    wire::Outbox frames;
+    uint64_t end = 0;  // bytes that were ever queued
+  };
+  /// How far the frames of one lane have got.
   struct LaneState {
-    wire::Outbox queued;
     wire::Outbox writing;  // belongs to the writing thread
-    uint64_t end = 0;      // bytes that were ever queued
     std::atomic<uint64_t> sent_bytes{0};
     std::atomic<uint64_t> offered_bytes{0};
 
@@ -131,26 +134,28 @@ class Link : public detail::RefCounted {
   };
   template <typename Add>
   Position queue_with(Lane lane, const Add& add);
-  bool take_queued(size_t too_much);
+  bool take_queued(size_t too_much) WEFT_REQUIRES(mutex_);
   LaneState* next_to_write();
   template <typename F>
   State receive_with(const F& read);
   State took(transport::IoResult got);
-  State write_out(std::unique_lock<std::mutex>& lock);
+  State write_out() WEFT_REQUIRES(mutex_);
   transport::IoResult write_once(LaneState& from);
   void note_broken(std::string why);
 
   std::unique_ptr<transport::Connection> connection_;
   std::atomic<wire::Features> features_{};  // calls may be queued while the hello is on its way
 
-  mutable std::mutex mutex_;
-  wire::Outbox held_;  // before open()
+  mutable base::Mutex mutex_;
+  wire::Outbox held_ WEFT_GUARDED_BY(mutex_);  // before open()
+  Queue normal_queue_ WEFT_GUARDED_BY(mutex_);
+  Queue urgent_queue_ WEFT_GUARDED_BY(mutex_);
   LaneState normal_;
   LaneState urgent_;
   std::atomic<bool> urgent_waits_{false};  // queued there; changed under the mutex
   std::atomic<bool> open_{true};           // changed under the mutex
-  bool writing_ = false;
-  std::string why_broken_;
+  bool writing_ WEFT_GUARDED_BY(mutex_) = false;
+  std::string why_broken_ WEFT_GUARDED_BY(mutex_);
   std::atomic<bool> blocked_{false};
   // Set after queue() has released the mutex, cleared while flush() has it: needs no order.
   std::atomic<bool> deferred_{false};
