@@ -4,16 +4,9 @@
 // and tells the others, which do the same at the same time. torch_reduce.py does so with Gloo.
 // SPDX-License-Identifier: BSD-3-Clause
 
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <iostream>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,12 +17,10 @@
 #include <weft/process_group.h>
 #include <weft/rpc.h>
 
-#include "base/temporary_directory.h"
-#include "support/child.h"
+#include "support/members.h"
 #include "support/program.h"
 #include "support/report.h"
 #include "support/samples.h"
-#include "support/system_error.h"
 #include "support/torch_rpc.h"
 
 namespace bench {
@@ -87,65 +78,7 @@ void be_member(size_t rank, size_t members, const std::string& rendezvous) {
   weft::shutdown();
 }
 
-// This process has loaded libtorch and started nothing.
-void run_members(const std::vector<std::string>& arguments) {
-  const size_t members = std::stoul(arguments.at(0));
-  std::vector<pid_t> others;
-  for (size_t rank = 1; rank < members; ++rank) {
-    const pid_t pid = check_system(fork(), "fork");
-    if (pid == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      int code = 0;
-      try {
-        be_member(rank, members, arguments.at(1));
-      } catch (const std::exception& error) {
-        std::cerr << name_of(rank) << ": " << error.what() << std::endl;
-        code = 1;
-      }
-      _exit(code);
-    }
-    others.push_back(pid);
-  }
-  be_member(0, members, arguments.at(1));
-  for (const pid_t pid : others) {
-    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
-  }
-}
-
 // --- the row -----------------------------------------------------------------------------------
-
-// A group of processes whose first answers commands.
-class Members {
- public:
-  static Members weft(size_t count) {
-    Members members;
-    return members.started(role_command("members", {std::to_string(count), members.rendezvous()}));
-  }
-  static Members gloo(const std::string& scripts, size_t count) {
-    Members members;
-    return members.started(
-        {python(), scripts + "/torch_reduce.py", std::to_string(count), members.rendezvous()});
-  }
-
-  Measurement reducing(size_t bytes, size_t count) {
-    return [this, bytes, count] { return first_->measure(std::to_string(bytes), count); };
-  }
-
- private:
-  Members() = default;
-  std::string rendezvous() const { return "file://" + directory_->path() + "/rendezvous"; }
-  Members started(const std::vector<std::string>& command) {
-    first_ = std::make_unique<Child>(ChildOptions{command, {{"GLOG_minloglevel", "2"}}, {}});
-    if (const std::string line = first_->read_line(); line != "ready")
-      throw std::runtime_error("the group said '" + line + "' instead of 'ready'");
-    return std::move(*this);
-  }
-
-  std::unique_ptr<weft::base::TemporaryDirectory> directory_ =
-      std::make_unique<weft::base::TemporaryDirectory>("weft-bench");
-  std::unique_ptr<Child> first_;
-};
 
 struct Size {
   size_t bytes;
@@ -167,13 +100,15 @@ std::vector<size_t> member_counts(const Settings& settings) {
 
 void measure_group(const Settings& settings, size_t count, bool has_gloo) {
   std::optional<Members> gloo, weft;
-  if (has_gloo) gloo.emplace(Members::gloo(settings.scripts, count));
-  if (!settings.anchors_only) weft.emplace(Members::weft(count));
+  if (has_gloo)
+    gloo.emplace(Members::of_program({python(), settings.scripts + "/torch_reduce.py"}, count));
+  if (!settings.anchors_only) weft.emplace(Members::of_role("members", count));
   for (const Size& size : kSizes) {
     const size_t times = settings.scaled(size.count);
+    const std::string bytes = std::to_string(size.bytes);
     const auto series =
-        take_turns(settings.rounds(), {gloo ? gloo->reducing(size.bytes, times) : Measurement(),
-                                       weft ? weft->reducing(size.bytes, times) : Measurement()});
+        take_turns(settings.rounds(), {gloo ? gloo->measuring(bytes, times) : Measurement(),
+                                       weft ? weft->measuring(bytes, times) : Measurement()});
     const bool much = count == 8 && size.bytes == size_t{8} << 20;
     print(
         {32, std::string("all_reduce of ") + size.text + ", " + std::to_string(count) + " members",
@@ -194,5 +129,8 @@ void measure(const Settings& settings) {
 }  // namespace bench
 
 int main(int argc, char** argv) {
-  return bench::run_program(argc, argv, {{"members", bench::run_members}}, bench::measure);
+  const auto members = [](const std::vector<std::string>& arguments) {
+    bench::run_members(arguments, bench::be_member);
+  };
+  return bench::run_program(argc, argv, {{"members", members}}, bench::measure);
 }
