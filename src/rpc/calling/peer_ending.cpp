@@ -102,7 +102,8 @@ void Peer::settle_refused(Call& call, const Error& error) {
 // line and among the calls that are listened to.
 void Peer::forget(Call& call) {
   window_.close(Access::depth(call), Access::bytes(call));
-  shared_window_->close(Access::depth(call), Access::bytes(call));
+  shared_window_->close(Access::depth(call), Access::bytes(call),
+                        window_.has_ample_room(Access::depth(call)));
   if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
     reception_.clear_line_of(call);
     Access::in_line(call).store(0, std::memory_order_release);

@@ -65,7 +65,7 @@ bool Peer::start(Call& call, const detail::FunctionEntry& function, const Encode
 
 // Of a call for which room was taken and that is not in the table.
 Peer::Sending Peer::fail_unsent(Call& call, const Error& error) {
-  shared_window_->close(Access::depth(call), Access::bytes(call));
+  shared_window_->close(Access::depth(call), Access::bytes(call), /*has_ample_room_here=*/true);
   fail(call,
        Error(error.code(), fmt::format("{} was not sent to {}: {}", Access::function(call)->name,
                                        member_.info.name, error.message())));
@@ -101,7 +101,7 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
     if (state_ == State::kClosed) throw *closed_because_;
     if (retired_) {
       lock.unlock();
-      shared_window_->close(limits.depth, Access::bytes(call));
+      shared_window_->close(limits.depth, Access::bytes(call), /*has_ample_room_here=*/true);
       return Sending::kRetired;
     }
     if (state_ == State::kIdle) connect();

@@ -23,6 +23,12 @@ class SendWindow {
     if (use.calls == 0) return true;
     return use.calls < max_calls_ && use.bytes + bytes <= max_bytes_;
   }
+  /// At least a quarter is free.
+  bool has_ample_room(uint32_t depth) const {
+    if (depth >= used_.size()) return true;
+    const Use& use = used_[depth];
+    return use.calls <= max_calls_ - max_calls_ / 4 && use.bytes <= max_bytes_ - max_bytes_ / 4;
+  }
   /// open() needs no memory afterwards.
   void prepare(uint32_t depth) {
     if (depth >= used_.size()) used_.resize(depth + 1);

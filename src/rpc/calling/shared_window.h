@@ -35,16 +35,19 @@ class SharedWindow {
   void open(uint32_t depth, size_t bytes) {
     if (counts(depth, bytes)) used_.fetch_add(bytes, std::memory_order_seq_cst);
   }
-  /// To be called after the connection's own window has been closed for the call.
-  void close(uint32_t depth, size_t bytes) {
+  /// To be called after the connection's own window has been closed for the call. Those who wait
+  /// are told once there is ample room: to wake them for each answer would cost more than the
+  /// answer.
+  void close(uint32_t depth, size_t bytes, bool has_ample_room_here) {
     if (counts(depth, bytes)) used_.fetch_sub(bytes, std::memory_order_seq_cst);
-    notify();
+    if (!has_ample_room_here || waiting_.load(std::memory_order_seq_cst) == 0) return;
+    if (used_.load(std::memory_order_seq_cst) <= max_bytes_ - max_bytes_ / 4) notify();
   }
   /// There may be room now, for whatever reason.
   void notify() {
     if (waiting_.load(std::memory_order_seq_cst) == 0) return;
     signs_.fetch_add(1, std::memory_order_seq_cst);
-    base::futex_wake_all(signs_);
+    if (asleep_.load(std::memory_order_seq_cst) > 0) base::futex_wake_all(signs_);
   }
 
   /// A thread that waits for room, of any kind, at any of the connections. It takes the sign, looks
@@ -59,7 +62,13 @@ class SharedWindow {
     Waiter& operator=(const Waiter&) = delete;
 
     uint32_t sign() const { return window_.signs_.load(std::memory_order_seq_cst); }
-    void wait(uint32_t sign, base::Time until) { base::futex_wait(window_.signs_, sign, until); }
+    // A sign from now on ends the wait: either it has changed when the thread falls asleep, or who
+    // gives it sees that the thread may be asleep.
+    void wait(uint32_t sign, base::Time until) {
+      window_.asleep_.fetch_add(1, std::memory_order_seq_cst);
+      base::futex_wait(window_.signs_, sign, until);
+      window_.asleep_.fetch_sub(1, std::memory_order_seq_cst);
+    }
 
    private:
     SharedWindow& window_;
@@ -74,6 +83,7 @@ class SharedWindow {
   alignas(64) std::atomic<uint32_t> waiting_{0};
   alignas(64) std::atomic<size_t> used_{0};
   std::atomic<uint32_t> signs_{0};
+  std::atomic<uint32_t> asleep_{0};
 };
 
 }  // namespace weft::rpc

@@ -63,5 +63,17 @@ TEST(SendWindow, ANestedCallNeverWaitsForTheCallThatItServes) {
   EXPECT_FALSE(window.has_room(41, 1));
 }
 
+TEST(SendWindow, HasAmpleRoomIfAQuarterIsFree) {
+  SendWindow window(/*calls=*/8, /*bytes=*/800);
+  EXPECT_TRUE(window.has_ample_room(3));
+  for (int i = 0; i < 7; ++i) window.open(0, 1);
+  EXPECT_FALSE(window.has_ample_room(0));
+  window.close(0, 1);
+  EXPECT_TRUE(window.has_ample_room(0));
+  window.open(1, 700);
+  EXPECT_FALSE(window.has_ample_room(1));
+  EXPECT_TRUE(window.has_ample_room(0));
+}
+
 }  // namespace
 }  // namespace weft::rpc
