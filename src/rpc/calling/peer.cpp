@@ -37,7 +37,8 @@ Peer::Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<Shar
       heartbeat_({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
                   runtime_->options.dead_after},
                  runtime_->clock->now()),
-      reception_(runtime_->cpus) {
+      reception_view_(runtime_->cpus),
+      reception_(reception_view_) {
   token_ = runtime_->io.add(loop_side_);
 }
 

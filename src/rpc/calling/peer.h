@@ -107,7 +107,7 @@ class Peer final : public Ticking {
   enum class State { kIdle, kConnecting, kConnected, kClosed };
   using Lock = base::AdaptiveLock;
   using Call = detail::OutgoingCall;
-  using Receiver = Reception<Call>::Receiver;
+  using Receiver = ReceptionView::Receiver;
   using Term = Reception<Call>::Term;
 
   enum class Sending { kDone, kBroke, kRetired };
@@ -128,7 +128,7 @@ class Peer final : public Ticking {
   bool queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                   const CallLimits& limits) WEFT_REQUIRES(mutex_);
   bool should_defer(const CallLimits& limits) const WEFT_REQUIRES(mutex_);
-  void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX);
+  void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX) WEFT_EXCLUDES(mutex_);
 
   // Receiving. The thread that has the role runs `receive_*`, without the lock.
   bool receive_for(Call& call, base::Time limit, base::Spinner& spinner);
@@ -136,15 +136,15 @@ class Peer final : public Ticking {
   // Lets go of the lock in between.
   void receive_as_caller(base::Time limit, const Call* call) WEFT_REQUIRES(mutex_);
   void enter_line(Call& call) WEFT_REQUIRES(mutex_);
-  void leave_line(Call& call);
+  void leave_line(Call& call) WEFT_EXCLUDES(mutex_);
   detail::Ref<Link> link_to_flush() const WEFT_REQUIRES(mutex_);
   void receive_until(const detail::Ref<Link>& link, Term term, base::Time limit, const Call* call);
   void send_for_others(const detail::Ref<Link>& link);
-  void set_polling(const detail::Ref<Link>& link, Term term, bool polling);
-  bool receive_once(const detail::Ref<Link>& link);
-  void take_frames(const detail::Ref<Link>& link);
-  void note_received(const Link& link, bool whole_frame);
-  void on_reply(wire::Frame& frame);
+  void set_polling(const detail::Ref<Link>& link, Term term, bool polling) WEFT_EXCLUDES(mutex_);
+  bool receive_once(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
+  void take_frames(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
+  void note_received(const Link& link, bool whole_frame) WEFT_EXCLUDES(mutex_);
+  void on_reply(wire::Frame& frame) WEFT_EXCLUDES(mutex_);
   void settle_reply(Call& call, wire::Frame& frame);
   void pass_on_receiving(Term term) WEFT_REQUIRES(mutex_);
   void want_ticks();
@@ -157,22 +157,22 @@ class Peer final : public Ticking {
   void on_hello(const detail::Ref<Link>& link, wire::Frame& frame);
   std::optional<Error> object_to(const wire::Hello& hello) const;
   void receive_on_loop(const detail::Ref<Link>& link);
-  void update_due();
+  void update_due() WEFT_EXCLUDES(mutex_);
 
   // Ends.
   /// `sign` is reported to Liveness if the connection was never established. If it was, only a
   /// heartbeat that stopped is reported: after any other loss the member may accept a new one.
   void on_link_lost(const detail::Ref<Link>& link, const Error& why,
-                    SignOfLife sign = SignOfLife::kUnreachable);
+                    SignOfLife sign = SignOfLife::kUnreachable) WEFT_EXCLUDES(mutex_);
   static SignOfLife sign_of_failed_connecting(const Error& error);
   void settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
                    bool was_connected);
   void fail(Call& call, const Error& error);
   void settle_refused(Call& call, const Error& error);
   void note_settled(Call& call);
-  void expire(Call& call);
+  void expire(Call& call) WEFT_EXCLUDES(mutex_);
   void settle_expired(Call& call);
-  void send_cancel(uint64_t call_id);
+  void send_cancel(uint64_t call_id) WEFT_EXCLUDES(mutex_);
   void forget(Call& call) WEFT_REQUIRES(mutex_);
   Error timeout_error(Call& call, bool queued);
   bool was_sent(Call& call, const Link* link) const;
@@ -210,8 +210,8 @@ class Peer final : public Ticking {
   base::Time last_received_ WEFT_GUARDED_BY(mutex_){};
   // Received over this link when the heartbeat last heard of it.
   uint64_t bytes_at_life_ WEFT_GUARDED_BY(mutex_) = 0;
-  // Changed under the lock, but for those who linger. Who receives may be read without it.
-  Reception<Call> reception_;
+  ReceptionView reception_view_;
+  Reception<Call> reception_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

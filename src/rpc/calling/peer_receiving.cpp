@@ -85,22 +85,25 @@ bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
 // the reply comes or when nobody receives any more. To sleep and be woken would cost more. False:
 // the time for that is over.
 bool Peer::linger(Call& call, base::Spinner& spinner) {
-  reception_.begin_lingering();
+  reception_view_.begin_lingering();
   bool time_left;
   do {
     time_left = spinner.again();
-  } while (time_left && !call.future().ready() && reception_.receiver() != Receiver::kNobody);
-  reception_.end_lingering();
+  } while (time_left && !call.future().ready() && reception_view_.receiver() != Receiver::kNobody);
+  reception_view_.end_lingering();
   return time_left;
 }
 
 void Peer::receive_as_caller(base::Time limit, const Call* call) {
   const Term term = reception_.begin(runtime_->spin.count() > 0);
   const detail::Ref<Link> link = link_;
-  {
+  try {
     const base::Unlocked unlocked(mutex_);
     send_for_others(link);
     receive_until(link, term, limit, call);
+  } catch (...) {  // no memory
+    pass_on_receiving(term);
+    throw;
   }
   pass_on_receiving(term);
   if (!link->has_deferred()) return;
@@ -178,7 +181,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, Term term, base::Time li
           break;
       }
       if (future && future->ready()) return;
-      try_first = spinner.again(reception_.is_crowded());
+      try_first = spinner.again(reception_view_.is_crowded());
       if (try_first) continue;
       if (polling) set_polling(link, term, polling = false);
     }

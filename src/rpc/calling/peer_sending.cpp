@@ -271,9 +271,12 @@ void Peer::notice_dead_link() {
   if (!ready.readable) return;
   if (reception_.may_glance()) {
     const Term term = reception_.begin(/*polls=*/false);
-    {
+    try {
       const base::Unlocked unlocked(mutex_);
       receive_once(link);
+    } catch (...) {  // no memory
+      pass_on_receiving(term);
+      throw;
     }
     pass_on_receiving(term);
   }

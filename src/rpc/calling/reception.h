@@ -2,8 +2,8 @@
 // thread leaves, and who writes the frames that were put off.
 //
 // A core without threads, locks or clock: it is told what happens, and says what to do. Peer calls
-// it under its lock, and does what it says. Without the lock are only receiver() and those who
-// linger.
+// it under its lock, and does what it says. What is without the lock has a class of its own,
+// ReceptionView.
 //
 // | receiver        | who reads                           | it ends by                           |
 // | --------------- | ----------------------------------- | ------------------------------------ |
@@ -34,11 +34,35 @@
 
 namespace weft::rpc {
 
+/// What threads without the lock see, and those of them who linger.
+class ReceptionView {
+ public:
+  enum class Receiver : uint8_t { kNobody, kPollingCaller, kSleepingCaller, kLoop };
+
+  explicit ReceptionView(size_t cpus) : cpus_(cpus) {}
+
+  Receiver receiver() const { return receiver_.load(std::memory_order_relaxed); }
+
+  void begin_lingering() { lingering_.fetch_add(1, std::memory_order_relaxed); }
+  void end_lingering() { lingering_.fetch_sub(1, std::memory_order_relaxed); }
+  /// Those who linger, the receiving thread and the peer want more CPUs than there are.
+  bool is_crowded() const { return lingering_.load(std::memory_order_relaxed) + 2 > cpus_; }
+
+ private:
+  template <typename Waiter>
+  friend class Reception;
+
+  // Each on a cache line of its own: callers that linger look at the first all the time.
+  alignas(64) std::atomic<Receiver> receiver_{Receiver::kNobody};  // changed by Reception
+  alignas(64) std::atomic<uint32_t> lingering_{0};
+  const size_t cpus_;
+};
+
 /// `Waiter` is a call whose caller waits.
 template <typename Waiter>
 class Reception {
  public:
-  enum class Receiver : uint8_t { kNobody, kPollingCaller, kSleepingCaller, kLoop };
+  using Receiver = ReceptionView::Receiver;
   /// Says of which connection a role is.
   using Term = uint32_t;
 
@@ -59,9 +83,9 @@ class Reception {
   /// Bytes that are worth a system call of their own.
   static constexpr size_t kEnoughToSend = 32 * 1024;
 
-  explicit Reception(size_t cpus) : cpus_(cpus) {}
+  explicit Reception(ReceptionView& view) : view_(view) {}
 
-  Receiver receiver() const { return receiver_.load(std::memory_order_relaxed); }
+  Receiver receiver() const { return view_.receiver(); }
   bool caller_receives() const {
     return receiver() == Receiver::kPollingCaller || receiver() == Receiver::kSleepingCaller;
   }
@@ -118,13 +142,8 @@ class Reception {
   }
 
   // --- callers that wait while another thread receives ------------------------------------------
-  // Some linger for a moment, to be there when the receiving thread leaves. Then they sleep, in
-  // line.
-  void begin_lingering() { lingering_.fetch_add(1, std::memory_order_relaxed); }
-  void end_lingering() { lingering_.fetch_sub(1, std::memory_order_relaxed); }
-  /// Those who linger, the receiving thread and the peer want more CPUs than there are.
-  bool is_crowded() const { return lingering_.load(std::memory_order_relaxed) + 2 > cpus_; }
-
+  // They linger for a moment (ReceptionView), to be there when the receiving thread leaves. Then
+  // they sleep, in line.
   void enter_line(Waiter& waiter) { line_.push_back({&waiter, ticks_}); }
   /// False: it is not there.
   bool leave_line(const Waiter& waiter) {
@@ -192,7 +211,7 @@ class Reception {
     if (loop_reads_) return queued.calls > 1;
     if (queued.unsent_bytes >= kEnoughToSend || queued.blocked) return false;
     // While there are CPUs enough, each caller had better send for itself.
-    if (receiver() == Receiver::kPollingCaller && is_crowded()) return true;
+    if (receiver() == Receiver::kPollingCaller && view_.is_crowded()) return true;
     return !queued.caller_waits && queued.calls >= kSentAtOnce;
   }
   /// Whether a caller must send what was put off before it sleeps, or lingers: somebody wants
@@ -211,13 +230,14 @@ class Reception {
     uint32_t since;  // tick
   };
 
-  void set(Receiver who) { receiver_.store(who, std::memory_order_relaxed); }
+  void set(Receiver who) { view_.receiver_.store(who, std::memory_order_relaxed); }
   // No caller in line is likely to be answered just now, so the loop need not receive for them
   // while a caller does.
   bool all_have_slept_long() const {
     return line_.empty() || ticks_ - line_.back().since >= kTicksOfLongSleep;
   }
 
+  ReceptionView& view_;
   bool connected_ = false;
   bool loop_reads_ = false;
   Term term_ = 0;
@@ -227,10 +247,6 @@ class Reception {
   int quiet_ticks_ = 0;
   uint32_t receives_ = 0;
   uint32_t receives_at_tick_ = 0;
-  // Each on a cache line of its own: callers that linger look at the first all the time.
-  alignas(64) std::atomic<Receiver> receiver_{Receiver::kNobody};  // changed under the lock
-  alignas(64) std::atomic<uint32_t> lingering_{0};
-  const size_t cpus_;
 };
 
 }  // namespace weft::rpc

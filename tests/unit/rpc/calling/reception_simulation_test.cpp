@@ -85,7 +85,8 @@ class World {
         polls_(below(4) > 0),
         most_rounds_(below(2) == 0 ? 1 : 12),
         reserved_of_three_(std::min<uint64_t>(3, below(6))),
-        core_(1 + below(4)) {
+        view_(1 + below(4)),
+        core_(view_) {
     const uint64_t callers = 1 + below(4);
     for (uint64_t i = 0; i < callers; ++i) threads_.begin(caller());
     callers_ = threads_.size();
@@ -321,12 +322,12 @@ class World {
       const LinkRef link = core_.sends_before_lingering() ? link_to_flush() : nullptr;
       co_await pause();
       if (link) flush(link);
-      core_.begin_lingering();
+      view_.begin_lingering();
       do {
         --spins;
         co_await pause();
       } while (spins > 0 && !call->ready && core_.receiver() != Receiver::kNobody);
-      core_.end_lingering();
+      view_.end_lingering();
     }
   }
   Task receive_as_caller(Call* call, uint64_t limit) {
@@ -462,6 +463,7 @@ class World {
   const bool polls_;
   const uint64_t most_rounds_;
   const uint64_t reserved_of_three_;  // calls, for which the pulse need not tick
+  ReceptionView view_;
   Core core_;
   Core::Term latest_ = 0;
   LinkRef link_;

@@ -27,12 +27,14 @@ class ReceptionTest : public testing::Test {
     for (int i = 0; i < number; ++i) core.on_tick(true, false);
   }
 
-  Core core{4};
+  ReceptionView view{4};
+  Core core{view};
   Waiter one, two;
 };
 
 TEST_F(ReceptionTest, NobodyBeginsBeforeTheConnectionStands) {
-  Core fresh{4};
+  ReceptionView of_fresh{4};
+  Core fresh{of_fresh};
   EXPECT_FALSE(fresh.may_begin());
   fresh.on_connecting();
   EXPECT_EQ(fresh.receiver(), Receiver::kLoop);
@@ -194,15 +196,15 @@ TEST_F(ReceptionTest, ACallerThatPollsWritesForOthersWhereCpusAreFew) {
   const Core::Queued queued{.calls = 2, .unsent_bytes = 100, .caller_waits = true};
   const auto term = core.begin(true);
   EXPECT_FALSE(core.puts_off(queued));
-  for (int i = 0; i < 3; ++i) core.begin_lingering();
-  EXPECT_TRUE(core.is_crowded());
+  for (int i = 0; i < 3; ++i) view.begin_lingering();
+  EXPECT_TRUE(view.is_crowded());
   EXPECT_TRUE(core.puts_off(queued));
   EXPECT_FALSE(core.sends_before_lingering());
   core.set_polling(term, false);
   EXPECT_FALSE(core.puts_off(queued)) << "it sleeps";
   EXPECT_TRUE(core.sends_before_lingering());
-  core.end_lingering();
-  EXPECT_FALSE(core.is_crowded());
+  view.end_lingering();
+  EXPECT_FALSE(view.is_crowded());
 }
 
 }  // namespace
