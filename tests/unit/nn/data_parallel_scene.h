@@ -192,6 +192,10 @@ class Scene : public testing::Test {
       threads.emplace_back(std::move(task));
     }
     std::vector<std::exception_ptr> all;
+    const auto limit = std::chrono::steady_clock::now() + 3 * kGroupTimeout;
+    for (auto& end : ends) {
+      if (end.wait_until(limit) != std::future_status::ready) give_up(ends);
+    }
     for (auto& end : ends) all.push_back(outcome(end));
     for (std::thread& thread : threads) thread.join();
     return all;
@@ -206,12 +210,16 @@ class Scene : public testing::Test {
   test::LoopbackGroup workers{{"t0", "t1", "t2", "t3", "ps"}};
 
  private:
-  static std::exception_ptr outcome(std::future<void>& end) {
-    // A thread cannot be ended, so this is the end of the program.
-    if (end.wait_for(3 * kGroupTimeout) != std::future_status::ready) {
-      std::fputs("a member does not come to an end\n", stderr);
-      std::abort();
+  // A thread cannot be ended, so this is the end of the program.
+  [[noreturn]] static void give_up(std::vector<std::future<void>>& ends) {
+    for (size_t i = 0; i < ends.size(); ++i) {
+      const bool is_over = ends[i].wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+      std::fprintf(stderr, "member %zu: %s\n", i,
+                   is_over ? text_of(outcome(ends[i])).c_str() : "does not come to an end");
     }
+    std::abort();
+  }
+  static std::exception_ptr outcome(std::future<void>& end) {
     try {
       end.get();
     } catch (...) {
