@@ -6,7 +6,6 @@
 // WEFT_LEADERSHIP_SEEDS says how many seeds, WEFT_LEADERSHIP_SEED runs a single one.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -20,7 +19,7 @@
 #include "base/lead.h"
 #include "base/search.h"
 #include "base/slots.h"
-#include "support/sanitizers.h"
+#include "support/seeds.h"
 #include "support/simulated_threads.h"
 
 namespace weft::base::leadership_simulation_test {
@@ -372,49 +371,41 @@ class World {
   test::SimulatedThreads threads_;
 };
 
-uint64_t seeds() {
-  const char* text = std::getenv("WEFT_LEADERSHIP_SEEDS");
-  return (text ? std::strtoull(text, nullptr, 10) : 100'000) / test::kSlowness;
-}
+const test::Seeds kAll = test::Seeds::of("WEFT_LEADERSHIP_SEED", 100'000);
 
-/// The first seed that goes wrong, and how.
-std::optional<std::string> first_failure(Scene scene, uint64_t count,
+std::optional<std::string> first_failure(Scene scene, const test::Seeds& seeds,
                                          Mutant mutant = Mutant::kNone) {
-  uint64_t first = 1;
-  if (const char* one = std::getenv("WEFT_LEADERSHIP_SEED"); one && mutant == Mutant::kNone) {
-    first = std::strtoull(one, nullptr, 10);
-    count = 1;
-  }
-  for (uint64_t seed = first; seed < first + count; ++seed) {
-    if (auto wrong = World(seed, scene, mutant).play())
-      return "seed " + std::to_string(seed) + ": " + *wrong;
-  }
-  return std::nullopt;
+  return seeds.first_failure([&](uint64_t seed) { return World(seed, scene, mutant).play(); });
 }
 
 constexpr Scene kWithBlocking{.blocks = true, .pulse = false};
 constexpr Scene kWithPulse{.blocks = true, .pulse = true};
 
 TEST(LeadershipSimulation, EveryCallRunsAndOneThreadLeads) {
-  EXPECT_EQ(first_failure({}, seeds()), std::nullopt);
+  EXPECT_EQ(first_failure({}, kAll), std::nullopt);
 }
 TEST(LeadershipSimulation, AlsoIfUserCodeBlocks) {
-  EXPECT_EQ(first_failure(kWithBlocking, seeds()), std::nullopt);
+  EXPECT_EQ(first_failure(kWithBlocking, kAll), std::nullopt);
 }
 TEST(LeadershipSimulation, AlsoIfThePulseTakesTheLeadAndSlots) {
-  EXPECT_EQ(first_failure(kWithPulse, seeds()), std::nullopt);
+  EXPECT_EQ(first_failure(kWithPulse, kAll), std::nullopt);
 }
 TEST(LeadershipSimulation, FindsOutALeaderThatDoesNotAskWhetherItLeads) {
-  EXPECT_NE(first_failure(kWithBlocking, 20'000, Mutant::kLeadsOnWithoutAsking), std::nullopt);
+  EXPECT_NE(first_failure(kWithBlocking, test::Seeds::up_to(20'000), Mutant::kLeadsOnWithoutAsking),
+            std::nullopt);
 }
 TEST(LeadershipSimulation, FindsOutAPulseThatAssignsASecondLeader) {
-  EXPECT_NE(first_failure(kWithPulse, 20'000, Mutant::kPulseAssignsWithoutTaking), std::nullopt);
+  EXPECT_NE(
+      first_failure(kWithPulse, test::Seeds::up_to(20'000), Mutant::kPulseAssignsWithoutTaking),
+      std::nullopt);
 }
 TEST(LeadershipSimulation, FindsOutAHelperThatDoesNotLookAgain) {
-  EXPECT_NE(first_failure({}, 20'000, Mutant::kStopsSearchingWithoutALook), std::nullopt);
+  EXPECT_NE(first_failure({}, test::Seeds::up_to(20'000), Mutant::kStopsSearchingWithoutALook),
+            std::nullopt);
 }
 TEST(LeadershipSimulation, FindsOutALeaderThatSleepsOverTheBacklog) {
-  EXPECT_NE(first_failure({}, 20'000, Mutant::kSleepsWithoutCallingForHelp), std::nullopt);
+  EXPECT_NE(first_failure({}, test::Seeds::up_to(20'000), Mutant::kSleepsWithoutCallingForHelp),
+            std::nullopt);
 }
 
 }  // namespace

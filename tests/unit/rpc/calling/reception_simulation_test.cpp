@@ -5,7 +5,6 @@
 // WEFT_RECEPTION_SEEDS says how many seeds, WEFT_RECEPTION_SEED runs a single one.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "rpc/calling/reception.h"
-#include "support/sanitizers.h"
+#include "support/seeds.h"
 #include "support/simulated_threads.h"
 
 namespace weft::rpc::reception_simulation_test {
@@ -476,24 +475,11 @@ class World {
   test::SimulatedThreads threads_;
 };
 
-uint64_t seeds() {
-  const char* text = std::getenv("WEFT_RECEPTION_SEEDS");
-  return (text ? std::strtoull(text, nullptr, 10) : 100'000) / test::kSlowness;
-}
+const test::Seeds kAll = test::Seeds::of("WEFT_RECEPTION_SEED", 100'000);
 
-/// The first seed that goes wrong, and how.
-std::optional<std::string> first_failure(Faults faults, uint64_t count,
+std::optional<std::string> first_failure(Faults faults, const test::Seeds& seeds,
                                          Mutant mutant = Mutant::kNone) {
-  uint64_t first = 1;
-  if (const char* one = std::getenv("WEFT_RECEPTION_SEED"); one && mutant == Mutant::kNone) {
-    first = std::strtoull(one, nullptr, 10);
-    count = 1;
-  }
-  for (uint64_t seed = first; seed < first + count; ++seed) {
-    if (auto wrong = World(seed, faults, mutant).play())
-      return "seed " + std::to_string(seed) + ": " + *wrong;
-  }
-  return std::nullopt;
+  return seeds.first_failure([&](uint64_t seed) { return World(seed, faults, mutant).play(); });
 }
 
 constexpr Faults kGiveUp{.gives_up = true};
@@ -501,26 +487,29 @@ constexpr Faults kBreak{.gives_up = false, .breaks = true};
 constexpr Faults kBoth{.gives_up = true, .breaks = true};
 
 TEST(ReceptionSimulation, EverybodyIsAnsweredAndItComesToRest) {
-  EXPECT_EQ(first_failure({}, seeds()), std::nullopt);
+  EXPECT_EQ(first_failure({}, kAll), std::nullopt);
 }
 TEST(ReceptionSimulation, AlsoIfCallersGiveUp) {
-  EXPECT_EQ(first_failure(kGiveUp, seeds()), std::nullopt);
+  EXPECT_EQ(first_failure(kGiveUp, kAll), std::nullopt);
 }
 TEST(ReceptionSimulation, AlsoIfConnectionsBreak) {
-  EXPECT_EQ(first_failure(kBreak, seeds()), std::nullopt);
-  EXPECT_EQ(first_failure(kBoth, seeds()), std::nullopt);
+  EXPECT_EQ(first_failure(kBreak, kAll), std::nullopt);
+  EXPECT_EQ(first_failure(kBoth, kAll), std::nullopt);
 }
 TEST(ReceptionSimulation, FindsOutWhoNudgesNobody) {
-  EXPECT_NE(first_failure({}, 20'000, Mutant::kNudgesNobody), std::nullopt);
+  EXPECT_NE(first_failure({}, test::Seeds::up_to(20'000), Mutant::kNudgesNobody), std::nullopt);
 }
 TEST(ReceptionSimulation, FindsOutMissingTicksAfterANudge) {
-  EXPECT_NE(first_failure(kGiveUp, 100'000, Mutant::kNoTicksAfterNudge), std::nullopt);
+  EXPECT_NE(first_failure(kGiveUp, test::Seeds::up_to(100'000), Mutant::kNoTicksAfterNudge),
+            std::nullopt);
 }
 TEST(ReceptionSimulation, FindsOutACallerThatReadsBesideTheLoop) {
-  EXPECT_NE(first_failure({}, 20'000, Mutant::kTakesOverFromALoopThatReads), std::nullopt);
+  EXPECT_NE(first_failure({}, test::Seeds::up_to(20'000), Mutant::kTakesOverFromALoopThatReads),
+            std::nullopt);
 }
 TEST(ReceptionSimulation, FindsOutARoleThatOutlivesItsConnection) {
-  EXPECT_NE(first_failure(kBreak, 20'000, Mutant::kPassesOnTheRoleOfAnotherConnection),
+  EXPECT_NE(first_failure(kBreak, test::Seeds::up_to(20'000),
+                          Mutant::kPassesOnTheRoleOfAnotherConnection),
             std::nullopt);
 }
 
