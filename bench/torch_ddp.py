@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch_commands import commands
 
 WARMUP = 3  # DDP makes its buckets anew after the first pass
 
@@ -76,23 +77,6 @@ COMMANDS = {
     "all_reduce_8M": lambda count: reduce_microseconds([8 << 20], count),
     "all_reduce_25M": lambda count: reduce_microseconds([25 << 20], count),
 }
-
-
-def tell(command):
-    """What rank 0 says, on both."""
-    told = [command]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
-
-
-def commands(rank):
-    if rank == 0:
-        for line in sys.stdin:
-            yield tell(line)
-        tell(None)
-    else:
-        while (line := tell(None)) is not None:
-            yield line
 
 
 def main():

@@ -13,6 +13,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch_commands import commands
 
 WARMUP = 3
 
@@ -28,23 +29,6 @@ def reduce_microseconds(size, count):
         dist.all_reduce(tensor)
         times.append(time.perf_counter() - start)
     return 1e6 * statistics.median(times)
-
-
-def tell(command):
-    """What rank 0 says, on all."""
-    told = [command]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
-
-
-def commands(rank):
-    if rank == 0:
-        for line in sys.stdin:
-            yield tell(line)
-        tell(None)
-    else:
-        while (line := tell(None)) is not None:
-            yield line
 
 
 def be_member(rank, members, rendezvous):
