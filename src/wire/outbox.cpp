@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace weft::wire {
 
@@ -163,7 +164,18 @@ int Outbox::gather(iovec* buffers, int limit, Extent extent) const {
   return count;
 }
 
+// Called for every frame, so it touches only what is there.
+void Outbox::take_all(Outbox& from) {
+  small_.swap(from.small_);
+  if (!from.large_.empty()) {
+    large_.swap(from.large_);
+    large_bytes_ = std::exchange(from.large_bytes_, 0);
+  }
+  if (!from.cuts_.empty()) cuts_.swap(from.cuts_);
+}
+
 void Outbox::consume(size_t n) {
+  if (n == bytes()) return clear();
   done_ += n;
   while (next_cut_ < cuts_.size() && cuts_[next_cut_] <= done_) ++next_cut_;
   while (n > 0) {
@@ -186,7 +198,6 @@ void Outbox::consume(size_t n) {
     written_ += part;
     n -= part;
   }
-  if (empty()) clear();
 }
 
 void Outbox::clear() {

@@ -37,6 +37,8 @@ class Outbox {
   /// To be called when the first `n` bytes that gather() gave were written.
   void consume(size_t n);
   void clear();
+  /// Takes all frames of `from`, of which nothing was written. To be called while this is empty.
+  void take_all(Outbox& from);
 
   /// Whether frames of another outbox may be written now: between two frames, or two pieces of one.
   bool at_cut() const { return next_cut_ == 0 ? done_ == 0 : cuts_[next_cut_ - 1] == done_; }

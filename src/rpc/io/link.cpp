@@ -85,10 +85,11 @@ bool Link::take_queued(size_t too_much) {
   wire::Outbox& normal = normal_queue_.frames;
   wire::Outbox& urgent = urgent_queue_.frames;
   if (urgent_.writing.empty() && !urgent.empty()) {
-    std::swap(urgent_.writing, urgent);
+    urgent_.writing.take_all(urgent);
     urgent_waits_.store(false, std::memory_order_relaxed);
   }
-  if (normal_.writing.empty() && normal.bytes() < too_much) std::swap(normal_.writing, normal);
+  if (normal_.writing.empty() && !normal.empty() && normal.bytes() < too_much)
+    normal_.writing.take_all(normal);
   return !normal_.writing.empty() || !urgent_.writing.empty();
 }
 

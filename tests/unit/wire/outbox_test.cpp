@@ -164,6 +164,23 @@ TEST(Outbox, MayBeFilledWhileItIsHalfWritten) {
   EXPECT_EQ(drain(outbox, SIZE_MAX, 64), Bytes(expected.begin() + 5000, expected.end()));
 }
 
+TEST(Outbox, TakesAllFramesOfAnotherAgainAndAgain) {
+  const Bytes whole = drain(Mixture().outbox(), SIZE_MAX, 64);
+  Outbox taker;
+  for (int i = 0; i < 3; ++i) {
+    Mixture mixture;
+
+    taker.take_all(mixture.outbox());
+
+    EXPECT_TRUE(mixture.outbox().empty());
+    mixture.outbox().add({FrameKind::kPing});
+    EXPECT_EQ(mixture.outbox().bytes(), kHeaderBytes);
+    EXPECT_EQ(taker.bytes(), whole.size());
+    EXPECT_EQ(drain(taker, 999, 64), whole);
+    EXPECT_TRUE(taker.at_cut());
+  }
+}
+
 TEST(Outbox, CountsFramesUntilItIsEmpty) {
   Mixture mixture;
 
