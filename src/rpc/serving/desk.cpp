@@ -341,10 +341,12 @@ bool Desk::welcome(IncomingCall& call, std::span<const std::byte> note,
 // matters.
 Others Desk::others_of(ServingLink& link, base::Duration usual) {
   if (usual < kWorthAnotherThread) return {};
+  const size_t running = crew_.running();
   Others others{link.link().within_frame(), link.calls() > 1,
-                crew_.running() < crew_.limit() || !has_time_inline()};
+                running < crew_.limit() || !has_time_inline()};
   const bool matters = others.have_slots || usual >= kWorthAHandOver;
-  if (matters && !others.have_come && usual >= kWorthALook) others.have_come = poller_.has_events();
+  if (matters && !others.have_come && worth_a_look(usual, running, Server::desks_of(runtime_)))
+    others.have_come = poller_.has_events();
   return others;
 }
 

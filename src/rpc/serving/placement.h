@@ -18,6 +18,10 @@
 // Calls that are running tell that their caller has several threads: its next call comes while this
 // one runs, and would wait.
 //
+// Whether a call of another connection has come is found out by a system call, and waking another
+// thread takes a CPU from someone if all have work. So this is asked for functions that take more
+// than 20 us, and for those that take more than 75 us where more than half the CPUs run functions.
+//
 // If all slots (below) are in use, no other thread could run the call sooner: then a function that
 // takes less than 500 us runs here in any case, unless such functions have taken this thread a
 // millisecond since it last looked at its other connections.
@@ -41,8 +45,10 @@ namespace weft::rpc {
 inline constexpr base::Duration kWorthAnotherThread = std::chrono::microseconds(5);
 /// While such a function runs, several calls of the same caller can come.
 inline constexpr base::Duration kWorthReadingOn = std::chrono::microseconds(20);
-/// Worth a system call to find out whether more has come.
+/// Worth a system call to find out whether another connection's call has come.
 inline constexpr base::Duration kWorthALook = std::chrono::microseconds(20);
+/// The same where more than half the CPUs run functions.
+inline constexpr base::Duration kWorthALookWhenBusy = std::chrono::microseconds(75);
 /// Waking another thread to lead costs a tenth of such a function.
 inline constexpr base::Duration kWorthAHandOver = std::chrono::microseconds(500);
 /// Bytes of arguments, without their tensors, that take about a millisecond to decode.
@@ -59,6 +65,10 @@ struct Others {
 /// `usual`: what the function has taken lately; 0 if it has never run.
 inline bool needs_slot(base::Duration usual) {
   return usual == base::Duration(0) || usual >= kWorthAnotherThread;
+}
+/// `running`: functions that use one of so many CPUs, with the thread that asks.
+inline bool worth_a_look(base::Duration usual, size_t running, size_t cpus) {
+  return usual >= (2 * running > cpus ? kWorthALookWhenBusy : kWorthALook);
 }
 inline Placement place(base::Duration usual, Others others) {
   if (usual < kWorthAnotherThread) return Placement::kHere;

@@ -42,6 +42,16 @@ TEST(Placement, WhereNoOtherThreadMayRunACallThisOneDoes) {
   EXPECT_EQ(place(2ms, kSaturated), Placement::kElsewhere);
 }
 
+TEST(Placement, WhereManyCpusHaveWorkOnlyLongerFunctionsAreWorthALook) {
+  EXPECT_FALSE(worth_a_look(19us, 1, 16));
+  EXPECT_TRUE(worth_a_look(20us, 1, 16));
+  EXPECT_TRUE(worth_a_look(20us, 8, 16));
+  EXPECT_FALSE(worth_a_look(20us, 9, 16));
+  EXPECT_FALSE(worth_a_look(74us, 16, 16));
+  EXPECT_TRUE(worth_a_look(75us, 16, 16));
+  EXPECT_FALSE(worth_a_look(20us, 1, 1));
+}
+
 TEST(Placement, ALongFunctionDoesNotHoldUpTheOtherConnections) {
   EXPECT_EQ(place(2ms, kNone), Placement::kHereWithoutLead);
   EXPECT_EQ(place(2ms, kCome), Placement::kElsewhere);
