@@ -220,6 +220,11 @@ void Crew::call_for_help() {
   if (slots_.has_free() && search_.call_first()) assign({Duty::Kind::kHelp, nullptr});
 }
 
+void Crew::on_task_added() {
+  call_for_help();
+  pulse_.touch();  // after the task is there: the pulse must not fall asleep over it
+}
+
 void Crew::found_work() {
   Member& member = me();
   member.begin_run();

@@ -108,7 +108,9 @@ class Crew : public std::enable_shared_from_this<Crew> {
   // The backlog.
   /// Whether leaders have to take tasks from the backlog, since no other thread has a slot.
   bool needs_leaders_help() const { return !slots_.has_free() && !out_of_threads(); }
-  /// A task was added to the backlog: wakes a helper unless one searches or no slot is free.
+  /// A task was added to the backlog. Any thread may say so.
+  void on_task_added();
+  /// Wakes a helper unless one searches or no slot is free.
   void call_for_help();
   /// This thread has taken a task from the backlog and is about to run it.
   void found_work();

@@ -38,7 +38,7 @@ class AgentOutside final : public Channel::Outside {
     }
   }
   detail::ContinuationSink* sink() override { return &runtime_->io; }
-  void later(std::function<void()> task) override { post(*runtime_, std::move(task)); }
+  void later(std::function<void()> task) override { runtime_->io.post_long_task(std::move(task)); }
   void watch() override {
     if (const auto agent = agent_.lock()) ProcessGroups::of(*agent).watch_before_long();
   }

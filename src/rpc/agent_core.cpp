@@ -61,6 +61,8 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   server_ = std::make_unique<Server>(runtime_, *this);
 
   base::Crew::Limits io_limits;
+  io_limits.running = std::max<size_t>(2, runtime_->cpus);
+  io_limits.standing_by = std::clamp<size_t>(runtime_->cpus, 4, 16);
   base::Crew::Limits server_limits;
   server_limits.running = runtime_->handler_threads;
   // Leaders of desks wait for calls; one thread may do both.

@@ -46,8 +46,14 @@ class Algorithm {
   /// Whether in this phase every member that expects a chunk expects it from all. If not, a member
   /// whose chunk is missing may itself wait for another one.
   virtual bool expects_all(uint8_t) const { return true; }
-  /// Called when every chunk that was expected is there. `chunks` is indexed by place. Throws
-  /// kBadMessage if a chunk does not fit.
+  /// Whether the chunks of this phase are used one by one, as they come. Such chunks answer what
+  /// this member has sent, so none comes before this member has begun.
+  virtual bool uses_at_once(uint8_t) const { return false; }
+  /// Uses one of them; several threads may do so at the same time, for different places, also
+  /// before the operation has reached the phase. Throws kBadMessage if the chunk does not fit.
+  virtual void use(uint8_t, size_t, const Tensors&) {}
+  /// Called when every chunk that was expected is there. `chunks` is indexed by place; those that
+  /// were used at once are empty. Throws kBadMessage if a chunk does not fit.
   virtual Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) = 0;
 
   /// Whether this phase needs work on another thread of this process (an accelerator's) before

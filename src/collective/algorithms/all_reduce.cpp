@@ -165,12 +165,14 @@ class ReduceByShares final : public Algorithm {
       scatter(step.segment + kAhead, sendings);
       return sendings;
     }
-    // The share of member i may be overwritten: member i has received what this member gave to it,
-    // otherwise it could not have sent the reduction.
-    for (size_t i = 0; i < shares.size(); ++i) {
-      if (i != place().own) copy(shares[i], chunks[i]);
-    }
     return sendings;
+  }
+
+  // The share of member i may be overwritten: member i has received what this member gave to it,
+  // otherwise it could not have sent the reduction.
+  bool uses_at_once(uint8_t phase) const override { return !step_of(phase).reduces; }
+  void use(uint8_t phase, size_t from, const Tensors& chunk) override {
+    copy(shares_[step_of(phase).segment][from], chunk);
   }
 
  private:

@@ -15,7 +15,7 @@ constexpr int64_t kFewBytesOfTwo = 1024 * 1024;
 // So many members send each other all they have. Beyond, messages cost more than further steps.
 constexpr size_t kFewMembers = 7;
 // So many members reduce in segments.
-constexpr size_t kMembersWithSegments = 4;
+constexpr size_t kMembersWithSegments = 8;
 // A share of a segment.
 constexpr int64_t kShareBytes = 960 * 1024;
 // An operation has at most 255 phases, and a segment has two.

@@ -120,6 +120,7 @@ Channel::OperationRef Channel::enter(uint64_t number, const Signature& signature
   operation->deadline = deadline;
   operation->arrived.resize(operation->algorithm->phases());
   for (auto& chunks : operation->arrived) chunks.resize(ranks.size());
+  operation->using_chunks.resize(operation->algorithm->phases());
   // An algorithm of several phases sends while it advances. A thread that serves calls must not
   // wait until something can be sent.
   operation->heavy = signature.elements > kFewElements || operation->algorithm->phases() > 1;
@@ -131,8 +132,11 @@ Channel::OperationRef Channel::enter(uint64_t number, const Signature& signature
   early_chunks_ -= early.mapped().size();
   for (Early& each : early.mapped()) {
     wrong = disagreement(*operation, each.from, each.chunk);
+    if (!wrong && operation->algorithm->uses_at_once(each.chunk.phase))
+      wrong = too_early(*operation, each.from, each.chunk);
     if (wrong) break;
-    keep(*operation, each.from, each.chunk);
+    if (is_new(*operation, each.from, each.chunk))
+      keep(*operation, each.from, std::move(each.chunk.tensors), each.chunk.phase);
   }
   return operation;
 }
@@ -196,7 +200,7 @@ std::vector<int> Channel::missing_of(const Operation& operation) const {
 
 bool Channel::can_go_on(const Operation& operation) const {
   if (operation.phase == operation.algorithm->phases()) return operation.unsent == 0;
-  return missing_of(operation).empty();
+  return operation.using_chunks[operation.phase] == 0 && missing_of(operation).empty();
 }
 
 void Channel::advance_later(const OperationRef& operation) {
@@ -220,6 +224,7 @@ void Channel::advance(const OperationRef& operation) {
       const Lock lock(mutex_);
       if (operation->advancing) return;
       failure = failure_;
+      if (failure && operation->in_use()) return;
       if (!failure) {
         if (!operation->algorithm || !can_go_on(*operation)) return;
         phase = operation->phase;
@@ -263,8 +268,7 @@ std::vector<Tensors> Channel::take_chunks(Operation& operation) {
 }
 
 // Runs `step`; if it throws, the channel fails, whether a chunk was wrong or could not be sent.
-template <typename F>
-void Channel::attempt(Operation& operation, const F& step) {
+void Channel::attempt(const Operation& operation, const std::function<void()>& step) {
   try {
     const c10::AutoGradMode off(false);
     step();
@@ -337,7 +341,7 @@ std::optional<std::vector<Channel::OperationRef>> Channel::mark_failed(const Err
   failure_ = error;
   // A thread that works on an operation may be writing to its tensors, so that thread ends it.
   for (const auto& [number, operation] : operations_) {
-    if (!operation->advancing) failed.push_back(operation);
+    if (!operation->in_use()) failed.push_back(operation);
   }
   operations_.clear();
   early.swap(early_);

@@ -42,7 +42,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     /// Sends `chunk`. Calls `arrived`, if given, when the tensors are not needed any more. If the
     /// chunk cannot be sent, fails the channel.
     virtual void send(int to, const Chunk& chunk, std::function<void()> arrived) = 0;
-    /// Runs `task` soon, on a thread that it may occupy for long.
+    /// Runs `task` soon, on a thread that it may occupy for long, beside other tasks.
     virtual void later(std::function<void()> task) = 0;
     /// An operation has begun. Until it is over, the implementer calls missing() now and then.
     virtual void watch() = 0;
@@ -114,10 +114,20 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void begin(const OperationRef& operation);
   void send(Operation& operation, Algorithm::Sendings sendings);
   void on_sent(const OperationRef& operation);
-  std::optional<Error> take_in(int from, Chunk& chunk, OperationRef& ready) WEFT_REQUIRES(mutex_);
+  struct Arrival {
+    OperationRef operation;
+    bool used_at_once = false;  // the caller uses the chunk, which it still has
+    bool advances = false;      // the caller advances the operation
+  };
+  std::optional<Error> take_in(int from, Chunk& chunk, Arrival& arrival) WEFT_REQUIRES(mutex_);
+  void take_into(const OperationRef& operation, int from, Chunk& chunk, Arrival& arrival)
+      WEFT_REQUIRES(mutex_);
+  void use_at_once(const OperationRef& operation, int from, const Chunk& chunk);
   std::optional<Error> impossible(int from, const Chunk& chunk) const WEFT_REQUIRES(mutex_);
   bool is_to_come(const Chunk& chunk) const WEFT_REQUIRES(mutex_);
-  static void keep(Operation& operation, int from, Chunk& chunk);
+  static size_t place_of(const Operation& operation, int rank);
+  static bool is_new(const Operation& operation, int from, const Chunk& chunk);
+  static void keep(Operation& operation, int from, Tensors tensors, uint8_t phase);
   bool can_go_on(const Operation& operation) const WEFT_REQUIRES(mutex_);
   bool has_departed(int rank, uint64_t number) const WEFT_REQUIRES(mutex_);
   bool is_excused(const Operation& operation, int rank) const WEFT_REQUIRES(mutex_);
@@ -127,8 +137,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::vector<Tensors> take_chunks(Operation& operation) WEFT_REQUIRES(mutex_);
   bool take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> chunks);
   void on_worked(const OperationRef& operation, uint8_t phase, const std::exception_ptr& error);
-  template <typename F>
-  void attempt(Operation& operation, const F& step);
+  void attempt(const Operation& operation, const std::function<void()>& step);
   void finish(const OperationRef& operation);
   std::optional<std::vector<OperationRef>> mark_failed(const Error& error);
   void end_all(const std::vector<OperationRef>& operations, const Error& error);
@@ -138,6 +147,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::optional<Error> disagreement(const Operation& operation, int from, const Chunk& chunk) const;
   Error disagreement(uint64_t number, const Signature& signature, int from,
                      const Signature& theirs) const;
+  Error too_early(const Operation& operation, int from, const Chunk& chunk) const;
   Error failure_of(const Operation& operation, const std::exception& error) const;
   std::string title(uint64_t number, const Signature& signature) const;
 

@@ -19,20 +19,21 @@ constexpr size_t kMostEarlyChunks = 4096;
 
 void Channel::on_chunk(int from, Chunk chunk) {
   std::optional<Error> wrong;
-  OperationRef ready;
+  Arrival arrival;
   const bool departs = chunk.number >= kDepartures;
   {
     const Lock lock(mutex_);
     if (failure_) return;
-    wrong = take_in(from, chunk, ready);
+    wrong = take_in(from, chunk, arrival);
   }
   if (wrong) return fail_and_tell(*wrong);
-  if (ready) advance(ready);
+  if (arrival.used_at_once) use_at_once(arrival.operation, from, chunk);
+  if (arrival.advances) advance(arrival.operation);
   if (departs) on_departed();
 }
 
-// Sets `ready` to the operation if the caller is to advance it.
-std::optional<Error> Channel::take_in(int from, Chunk& chunk, OperationRef& ready) {
+// Sets `arrival` to what the caller is to do.
+std::optional<Error> Channel::take_in(int from, Chunk& chunk, Arrival& arrival) {
   if (const auto wrong = impossible(from, chunk)) return wrong;
   if (chunk.number >= kDepartures && chunk.epoch >= epoch_) {
     departed_[chunk.epoch].emplace(from, chunk.signature.elements);
@@ -40,13 +41,7 @@ std::optional<Error> Channel::take_in(int from, Chunk& chunk, OperationRef& read
   if (const auto found = operations_.find(chunk.number); found != operations_.end()) {
     const OperationRef operation = found->second;
     if (const auto wrong = disagreement(*operation, from, chunk)) return wrong;
-    keep(*operation, from, chunk);
-    if (operation->advancing || !can_go_on(*operation)) return {};
-    if (operation->heavy) {
-      advance_later(operation);
-    } else {
-      ready = operation;
-    }
+    take_into(operation, from, chunk, arrival);
     return {};
   }
   if (is_to_come(chunk)) {
@@ -66,6 +61,38 @@ std::optional<Error> Channel::take_in(int from, Chunk& chunk, OperationRef& read
   const auto& [number, signature] = finished_[chunk.number % finished_.size()];
   if (number != chunk.number || signature == chunk.signature) return {};
   return disagreement(number, signature, from, chunk.signature);
+}
+
+// A chunk that came before, also if it was used already, is dropped.
+void Channel::take_into(const OperationRef& operation, int from, Chunk& chunk, Arrival& arrival) {
+  if (!is_new(*operation, from, chunk)) return;
+  if (operation->algorithm->uses_at_once(chunk.phase)) {
+    keep(*operation, from, {}, chunk.phase);
+    ++operation->using_chunks[chunk.phase];
+    arrival = {operation, true, false};
+    return;
+  }
+  keep(*operation, from, std::move(chunk.tensors), chunk.phase);
+  if (operation->advancing || !can_go_on(*operation)) return;
+  if (operation->heavy) {
+    advance_later(operation);
+  } else {
+    arrival = {operation, false, true};
+  }
+}
+
+void Channel::use_at_once(const OperationRef& operation, int from, const Chunk& chunk) {
+  const size_t place = place_of(*operation, from);
+  attempt(*operation, [&] { operation->algorithm->use(chunk.phase, place, chunk.tensors); });
+  {
+    const Lock lock(mutex_);
+    --operation->using_chunks[chunk.phase];
+    if (operation->advancing) return;
+    if (!failure_ && !can_go_on(*operation)) return;
+    if (!failure_ && operation->phase < operation->algorithm->phases() - 1)
+      return advance_later(operation);
+  }
+  advance(operation);
 }
 
 // An error if no correct member sends such a chunk. A member that has seen all depart can be one
@@ -93,12 +120,25 @@ bool Channel::is_to_come(const Chunk& chunk) const {
   return chunk.number >= next_ && !has_left();
 }
 
-// Drops a chunk that came before, also if it was used already.
-void Channel::keep(Operation& operation, int from, Chunk& chunk) {
+size_t Channel::place_of(const Operation& operation, int rank) {
   const auto& ranks = operation.ranks;
-  const auto at = std::lower_bound(ranks.begin(), ranks.end(), from) - ranks.begin();
-  auto& slot = operation.arrived[chunk.phase][static_cast<size_t>(at)];
-  if (chunk.phase >= operation.phase && !slot) slot = std::move(chunk.tensors);
+  return static_cast<size_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+bool Channel::is_new(const Operation& operation, int from, const Chunk& chunk) {
+  return chunk.phase >= operation.phase &&
+         !operation.arrived[chunk.phase][place_of(operation, from)];
+}
+
+void Channel::keep(Operation& operation, int from, Tensors tensors, uint8_t phase) {
+  operation.arrived[phase][place_of(operation, from)] = std::move(tensors);
+}
+
+Error Channel::too_early(const Operation& operation, int from, const Chunk& chunk) const {
+  return Error(ErrorCode::kBadMessage,
+               fmt::format("{}: {} sends chunk {}, which answers what {} has not sent",
+                           title(operation.number, operation.signature), outside_->name(from),
+                           chunk.phase, outside_->name(rank_)));
 }
 
 std::optional<Error> Channel::disagreement(const Operation& operation, int from,

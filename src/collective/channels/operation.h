@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -29,14 +30,21 @@ struct Channel::Operation : detail::RefCounted {
   const detail::Ref<detail::FutureState<Outcome>> outcome =
       detail::make_ref<detail::FutureState<Outcome>>();
 
+  /// Whether a thread may be using the operation's tensors: that thread ends the operation then.
+  bool in_use() const {
+    return advancing || std::any_of(using_chunks.begin(), using_chunks.end(),
+                                    [](size_t threads) { return threads > 0; });
+  }
+
   Future<Outcome> future() const { return detail::FutureAccess::make<Outcome>(outcome); }
 
   // Under the channel's lock.
   uint8_t phase = 0;
   std::vector<std::vector<std::optional<Tensors>>> arrived;  // by phase and place
-  size_t unsent = 0;       // chunks that have not arrived at their receivers
-  bool advancing = false;  // a thread works on this operation, or is about to
-  bool heavy = false;      // too much work for a thread that serves calls
+  std::vector<size_t> using_chunks;  // by phase: threads that use a chunk at once
+  size_t unsent = 0;                 // chunks that have not arrived at their receivers
+  bool advancing = false;            // a thread works on this operation, or is about to
+  bool heavy = false;                // too much work for a thread that serves calls
 };
 
 }  // namespace weft::collective

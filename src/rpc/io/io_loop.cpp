@@ -14,6 +14,12 @@ constexpr base::Time::rep kNever = base::Time::max().time_since_epoch().count();
 // Between two looks at descriptors and timers.
 constexpr int kContinuationsPerTurn = 64;
 constexpr auto kContinuationTime = std::chrono::microseconds(200);
+
+// On behalf of no call.
+void run_for_nobody(detail::Task& task) noexcept {
+  const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
+  task();
+}
 }  // namespace
 
 IoLoop::IoLoop(std::shared_ptr<base::Clock> clock)
@@ -94,6 +100,36 @@ void IoLoop::post_task(detail::Task task) {
   post(continuation.release());
 }
 
+void IoLoop::post_long_task(detail::Task task) {
+  bool run_here;
+  {
+    const base::MutexLock lock(mutex_);
+    run_here = finished_;
+    if (!run_here) {
+      long_tasks_.push_back(std::move(task));
+      long_tasks_waiting_.store(long_tasks_.size(), std::memory_order_seq_cst);
+      unfinished_.fetch_add(1, std::memory_order_acq_rel);
+    }
+  }
+  if (run_here) return run_for_nobody(task);
+  crew_->on_task_added();
+}
+
+bool IoLoop::run_one() {
+  detail::Task task;
+  {
+    const base::MutexLock lock(mutex_);
+    if (long_tasks_.empty()) return false;
+    task = std::move(long_tasks_.front());
+    long_tasks_.pop_front();
+    long_tasks_waiting_.store(long_tasks_.size(), std::memory_order_seq_cst);
+  }
+  crew_->found_work();
+  run_for_nobody(task);
+  unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+  return true;
+}
+
 bool IoLoop::on_this_thread() const { return leading == this; }
 
 void IoLoop::lead() {
@@ -119,12 +155,16 @@ void IoLoop::lead() {
 
 void IoLoop::finish() {
   detail::Continuation* left;
+  std::deque<detail::Task> left_tasks;
   {
     const base::MutexLock lock(mutex_);
     finished_ = true;
     left = std::exchange(first_, nullptr);
+    left_tasks = std::exchange(long_tasks_, {});
+    long_tasks_waiting_.store(0, std::memory_order_seq_cst);
   }
   detail::run_continuations(left);
+  for (detail::Task& task : left_tasks) run_for_nobody(task);
   unfinished_.store(0, std::memory_order_release);
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -43,12 +44,15 @@ class IoClient {
   uint64_t token_ = 0;
 };
 
-class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
+class IoLoop final : public base::CrewLoop,
+                     public base::CrewBacklog,
+                     public detail::ContinuationSink {
  public:
   explicit IoLoop(std::shared_ptr<base::Clock> clock);
   void set_crew(base::Crew& crew) {
     crew_ = &crew;
     crew.add(*this);
+    crew.set_backlog(*this);
   }
 
   /// Registers a client; returns the token that watch() and remove() take. Any thread.
@@ -70,8 +74,11 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   void post(detail::Continuation* list) override;
   /// Runs `task`, on behalf of nobody's call, on a thread that may block.
   void post_task(detail::Task task);
+  /// The same for a task that takes long: beside the loop and other such tasks, as many at a time
+  /// as the crew has slots.
+  void post_long_task(detail::Task task);
   bool on_this_thread() const;
-  /// Continuations that are posted and have not returned.
+  /// Continuations and tasks that are posted and have not returned.
   size_t unfinished() const { return unfinished_.load(std::memory_order_acquire); }
 
   /// After the crew stopped: runs the posted continuations; from now on post() runs them at once.
@@ -79,6 +86,8 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
 
   void lead() override;
   void interrupt() override { poller_->wake(); }
+  size_t waiting() const override { return long_tasks_waiting_.load(std::memory_order_seq_cst); }
+  bool run_one() override;
 
  private:
   base::Time run_timers(base::Time now);
@@ -110,6 +119,8 @@ class IoLoop final : public base::CrewLoop, public detail::ContinuationSink {
   std::vector<Timer> timers_ WEFT_GUARDED_BY(mutex_);
   detail::Continuation* first_ WEFT_GUARDED_BY(mutex_) = nullptr;
   detail::Continuation* last_ WEFT_GUARDED_BY(mutex_) = nullptr;
+  std::deque<detail::Task> long_tasks_ WEFT_GUARDED_BY(mutex_);
+  std::atomic<size_t> long_tasks_waiting_{0};
   bool finished_ WEFT_GUARDED_BY(mutex_) = false;
   std::atomic<size_t> unfinished_{0};
 };

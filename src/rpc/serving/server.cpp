@@ -119,8 +119,7 @@ void Server::add_to_backlog(detail::Ref<IncomingCall> call) {
     backlog_.push(caller, std::move(call));
     backlog_size_.store(backlog_.size(), std::memory_order_seq_cst);
   }
-  crew_->call_for_help();
-  runtime_->pulse.touch();  // after it is there: the pulse must not fall asleep over it
+  crew_->on_task_added();
 }
 
 template <typename F>

@@ -37,6 +37,8 @@ Plan random_plan(World& world) {
   plan.kind = static_cast<Kind>(world.pick(5));
   // Copied when sent; sent as it is; and too much for whoever brings the last chunk.
   plan.elements = std::vector<int64_t>{0, 1, 7, 300, 9000, 20'001}[world.pick(6)];
+  // In several segments.
+  if (world.one_in(60)) plan.elements = 700'001;
   plan.type = world.one_in(2) ? at::kFloat : at::kLong;
   plan.root = static_cast<int>(world.pick(world.size()));
   plan.op = world.one_in(3) ? ReduceOp::kMax : ReduceOp::kSum;

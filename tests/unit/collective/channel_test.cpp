@@ -8,6 +8,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -181,6 +182,70 @@ TEST_F(ChannelTest, PartsThatDoNotFitEndTheOperation) {
   ASSERT_TRUE(sum.ready());
   EXPECT_EQ(sum.error()->code(), ErrorCode::kBadMessage);
   EXPECT_THAT(sum.error()->message(), HasSubstr("operation 0, all_reduce (sum) of 1 tensor"));
+}
+
+// An all_reduce of so much goes by shares: in phase 0 members give what is to be reduced, in phase
+// 1 what they have reduced.
+TEST_F(ChannelTest, AGatheredShareIsWhereItBelongsAsSoonAsItComes) {
+  constexpr int64_t kMuch = 400'000;
+  const at::Tensor mine = at::ones({kMuch}), others = at::ones({kMuch});
+  const auto sum = reduce(0, mine);
+  const auto theirs = reduce(1, others);
+  const auto is_gathered = [](const Packet& packet) { return packet.chunk.phase == 1; };
+  // Member 1 has reduced its share; member 0 has got nothing yet.
+  for (;;) {
+    const auto found = std::find_if(world.packets.begin(), world.packets.end(), is_gathered);
+    if (found != world.packets.end()) {
+      ASSERT_EQ(found->from, 1);
+      world.deliver(static_cast<size_t>(found - world.packets.begin()));
+      break;
+    }
+    const auto to_1 = std::find_if(world.packets.begin(), world.packets.end(),
+                                   [](const Packet& packet) { return packet.to == 1; });
+    if (!world.tasks.empty()) {
+      world.run_task();
+    } else {
+      ASSERT_NE(to_1, world.packets.end());
+      world.deliver(static_cast<size_t>(to_1 - world.packets.begin()));
+    }
+  }
+
+  EXPECT_EQ(mine[kMuch - 1].item<float>(), 2);
+  EXPECT_FALSE(sum.ready());
+  world.run();
+  EXPECT_TRUE(at::equal(mine, at::full({kMuch}, 2.0F)));
+  EXPECT_TRUE(at::equal(others, mine));
+  EXPECT_TRUE(sum.ready() && theirs.ready());
+}
+
+TEST_F(ChannelTest, AGatheredShareThatDoesNotFitEndsTheOperation) {
+  const at::Tensor tensor = at::ones({400'000});
+  const auto sum = reduce(0, tensor);
+  Chunk wrong = chunk(Kind::kAllReduce, 0);
+  wrong.signature = signature_of(Kind::kAllReduce, {tensor});
+  wrong.phase = 1;
+  wrong.tensors = {at::ones({4})};
+  world.run();
+  world[0].on_chunk(1, wrong);
+
+  ASSERT_TRUE(sum.ready());
+  EXPECT_EQ(sum.error()->code(), ErrorCode::kBadMessage);
+}
+
+TEST_F(ChannelTest, AGatheredShareOfWhatHasNotBegunIsRefused) {
+  const at::Tensor tensor = at::ones({400'000});
+  Chunk wrong = chunk(Kind::kAllReduce, 0);
+  wrong.signature = signature_of(Kind::kAllReduce, {tensor});
+  wrong.phase = 1;
+  world[0].on_chunk(1, wrong);
+
+  try {
+    reduce(0, tensor);
+    FAIL() << "began";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadMessage);
+    EXPECT_THAT(error.message(), HasSubstr("m1 sends chunk 1, which answers what m0 has not sent"));
+  }
 }
 
 TEST_F(ChannelTest, AMemberMayBeAheadButNotForEver) {

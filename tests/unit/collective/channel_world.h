@@ -54,6 +54,8 @@ class World {
       deliver(which - tasks.size());
     }
   }
+  /// Some task runs.
+  void run_task() { take(tasks, pick(tasks.size()))(); }
   void run() {
     while (!quiet()) step();
   }

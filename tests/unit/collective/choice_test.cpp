@@ -32,7 +32,8 @@ TEST(Choice, OfAllReduceIsByBytesAndMembers) {
         ChoiceCase{64 * kKibi, 8, AllReduceWay::kDoubling, 1},
         ChoiceCase{64 * kKibi + 1, 8, AllReduceWay::kShares, 1},
         ChoiceCase{25 * kMebi, 4, AllReduceWay::kShares, 7},
-        ChoiceCase{25 * kMebi, 8, AllReduceWay::kShares, 1},
+        ChoiceCase{25 * kMebi, 8, AllReduceWay::kShares, 4},
+        ChoiceCase{25 * kMebi, 9, AllReduceWay::kShares, 1},
         ChoiceCase{int64_t{1} << 40, 2, AllReduceWay::kShares, 64},
         ChoiceCase{0, 300, AllReduceWay::kDoubling, 1}}) {
     const AllReduceChoice got = choose_all_reduce(AllReduceWay::kAutomatic, bytes, members);

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rpc/io/io_loop.h"
+
+#include <latch>
+#include <memory>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "base/pulse.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+class IoLoopTest : public testing::Test {
+ protected:
+  static constexpr size_t kSlots = 4;
+
+  IoLoopTest() {
+    base::Crew::Limits limits;
+    limits.running = kSlots;
+    crew_ = std::make_shared<base::Crew>("test", limits, pulse_, keepalive_);
+    loop.set_crew(*crew_);
+    pulse_.add([this] { crew_->on_tick(); });
+  }
+  ~IoLoopTest() override { stop(); }
+
+  void start() {
+    crew_->start(loop);
+    pulse_.start();
+  }
+  void stop() {
+    EXPECT_TRUE(crew_->stop(10s));
+    pulse_.stop();
+    loop.finish();
+  }
+
+  IoLoop loop{std::make_shared<base::SteadyClock>()};
+
+ private:
+  base::Pulse pulse_;
+  std::shared_ptr<void> keepalive_ = std::make_shared<int>();
+  std::shared_ptr<base::Crew> crew_;
+};
+
+TEST_F(IoLoopTest, LongTasksRunBesideEachOther) {
+  start();
+  const auto all = std::make_shared<std::latch>(kSlots);
+  const auto over = std::make_shared<std::latch>(kSlots);
+  for (size_t i = 0; i < kSlots; ++i) {
+    loop.post_long_task([all, over] {
+      all->arrive_and_wait();
+      over->count_down();
+    });
+  }
+
+  over->wait();
+}
+
+TEST_F(IoLoopTest, LongTasksDoNotHoldUpTheLoop) {
+  start();
+  const auto posted = std::make_shared<std::latch>(1);
+  const auto over = std::make_shared<std::latch>(1);
+  loop.post_long_task([posted, over] {
+    posted->wait();
+    over->count_down();
+  });
+  loop.post_task([posted] { posted->count_down(); });
+
+  over->wait();
+}
+
+TEST_F(IoLoopTest, CountsLongTasksUntilTheyHaveReturned) {
+  start();
+  const auto go = std::make_shared<std::latch>(1);
+  for (size_t i = 0; i < 2 * kSlots; ++i) loop.post_long_task([go] { go->wait(); });
+  EXPECT_EQ(loop.unfinished(), 2 * kSlots);
+
+  go->count_down();
+  while (loop.unfinished() > 0) std::this_thread::yield();
+}
+
+TEST_F(IoLoopTest, AfterItsEndLongTasksRunAtOnce) {
+  int ran = 0;
+  start();
+  stop();
+
+  loop.post_long_task([&] { ++ran; });
+  EXPECT_EQ(ran, 1);
+}
+
+}  // namespace
+}  // namespace weft::rpc
