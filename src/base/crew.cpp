@@ -361,16 +361,24 @@ bool Crew::spawn(Duty duty) {
     std::thread([self = shared_from_this(), keepalive = keepalive_.lock(), duty] {
       self->thread_main(duty);
     }).detach();
+    no_more_threads_.store(false, std::memory_order_relaxed);
     return true;
   } catch (const std::exception& error) {
     {
       const MutexLock lock(mutex_);
       count_end();
     }
-    log(LogLevel::kError, name_, std::string("cannot start a thread: ") + error.what());
+    if (!no_more_threads_.exchange(true, std::memory_order_relaxed))
+      log(LogLevel::kError, name_, std::string("cannot start a thread: ") + error.what());
     note_unassigned(duty);
+    if (duty.kind == Duty::Kind::kHelp) wake_leaders();
     return false;
   }
+}
+
+// So that they take tasks from the backlog themselves.
+void Crew::wake_leaders() {
+  for (auto& post : posts_) post->loop.interrupt();
 }
 
 void Crew::thread_main(Duty duty) {
@@ -444,7 +452,7 @@ bool Crew::stop(Duration patience) {
     stopping_.store(true, std::memory_order_seq_cst);
     for (Member* member : idle_) member->wake.notify_one();
   }
-  for (auto& post : posts_) post->loop.interrupt();
+  wake_leaders();
   MutexLock lock(mutex_);
   return all_gone_.wait_for(lock.for_waiting(), patience,
                             [this] { return alive_.load(std::memory_order_relaxed) == 0; });

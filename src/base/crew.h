@@ -106,8 +106,12 @@ class Crew : public std::enable_shared_from_this<Crew> {
   void give_slot();
 
   // The backlog.
-  /// Whether leaders have to take tasks from the backlog, since no other thread has a slot.
-  bool needs_leaders_help() const { return !slots_.has_free() && !out_of_threads(); }
+  /// Whether leaders have to take tasks from the backlog, since no other thread has a slot, or the
+  /// system gives no further thread.
+  bool needs_leaders_help() const {
+    return !out_of_threads() &&
+           (!slots_.has_free() || no_more_threads_.load(std::memory_order_relaxed));
+  }
   /// A task was added to the backlog. Any thread may say so.
   void on_task_added();
   /// Wakes a helper unless one searches or no slot is free.
@@ -145,6 +149,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
   bool take_lead_from(Post& post, Lead::Run run);
   void assign(Duty duty);
   bool spawn(Duty duty);
+  void wake_leaders();
   void note_unassigned(Duty duty);
   Duty take_unassigned() WEFT_REQUIRES(mutex_);
   std::vector<Duty> take_all_unassigned();
@@ -172,6 +177,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
   std::atomic<uint32_t> taken_{0};  // tasks that were taken; not all are counted
   alignas(64) std::atomic<size_t> alive_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> no_more_threads_{false};  // the last one that was wanted could not be had
 
   mutable Mutex mutex_;
   std::condition_variable all_gone_;

@@ -75,7 +75,7 @@ void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   io_crew_ = std::make_shared<base::Crew>("weft-io", io_limits, runtime_->pulse, weak_from_this());
   server_crew_ =
       std::make_shared<base::Crew>("weft-serve", server_limits, runtime_->pulse, weak_from_this());
-  runtime_->io.set_crew(*io_crew_);
+  runtime_->io.set_crew(io_crew_);
   server_->set_crew(*server_crew_);
   idle_trim_ = std::make_shared<IdleTrim>(*runtime_);
   runtime_->pulse.add([this] { on_tick(); });

@@ -157,14 +157,11 @@ class ReduceByShares final : public Algorithm {
   Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) override {
     const Step step = step_of(phase);
     std::vector<Tensors>& shares = shares_[step.segment];
-    Sendings sendings;
-    if (step.reduces) {
-      // This member's own share may be overwritten: it was not sent to anybody.
-      fold_into(place(), folding_, shares[place().own], std::move(chunks));
-      sendings = to_others(phase_of({step.segment, false}), shares[place().own]);
-      scatter(step.segment + kAhead, sendings);
-      return sendings;
-    }
+    if (!step.reduces) return {};
+    // This member's own share may be overwritten: it was not sent to anybody.
+    fold_into(place(), folding_, shares[place().own], std::move(chunks));
+    Sendings sendings = to_others(phase_of({step.segment, false}), shares[place().own]);
+    scatter(step.segment + kAhead, sendings);
     return sendings;
   }
 

@@ -79,6 +79,10 @@ Future<Outcome> Channel::start(const Signature& signature, const std::vector<int
   const Future<Outcome> outcome = operation->future();
   outside_->watch();
   if (operation->heavy) {
+    {
+      const Lock lock(mutex_);
+      operation->queued = true;
+    }
     // Sending takes time, which the caller may have better use for.
     outside_->later([self = shared_from_this(), operation] { self->begin(operation); });
   } else {
@@ -88,6 +92,10 @@ Future<Outcome> Channel::start(const Signature& signature, const std::vector<int
 }
 
 void Channel::begin(const OperationRef& operation) {
+  {
+    const Lock lock(mutex_);
+    operation->queued = false;
+  }
   attempt(*operation, [&] {
     if (!failure()) send(*operation, operation->algorithm->begin());
   });
@@ -173,15 +181,21 @@ void Channel::send(Operation& operation, Algorithm::Sendings sendings) {
 }
 
 void Channel::on_sent(const OperationRef& operation) {
+  bool is_last = true;
   {
     const Lock lock(mutex_);
     if (--operation->unsent > 0 || failure_ || operation->advancing || !can_go_on(*operation)) {
       return;
     }
-    // The thread that receives replies only finishes an operation; it does not advance one.
-    if (operation->phase < operation->algorithm->phases()) return advance_later(operation);
+    is_last = operation->phase == operation->algorithm->phases();
+    if (!is_last) advance_later(operation);
   }
-  finish(operation);
+  // The thread that receives replies only finishes an operation; it does not advance one.
+  if (is_last) {
+    finish(operation);
+  } else {
+    post_advance(operation);
+  }
 }
 
 // --- going on --------------------------------------------------------------------------------
@@ -203,12 +217,17 @@ bool Channel::can_go_on(const Operation& operation) const {
   return operation.using_chunks[operation.phase] == 0 && missing_of(operation).empty();
 }
 
-void Channel::advance_later(const OperationRef& operation) {
-  operation->advancing = true;
+// Under the lock: nobody else advances it until post_advance() was called, without the lock.
+Channel::Errand Channel::advance_later(const OperationRef& operation) {
+  operation->advancing = operation->queued = true;
+  return {Errand::Kind::kAdvanceLater, operation};
+}
+
+void Channel::post_advance(const OperationRef& operation) {
   outside_->later([self = shared_from_this(), operation] {
     {
       const Lock lock(self->mutex_);
-      operation->advancing = false;
+      operation->advancing = operation->queued = false;
     }
     self->advance(operation);
   });
@@ -393,7 +412,8 @@ std::map<int, Channel::Awaited> Channel::missing(base::Time since) {
       std::vector<std::string> names;
       for (const int rank : missing) names.push_back(outside_->name(rank));
       // If no chunk is missing, this member itself is late.
-      if (names.empty() && operation->advancing) names.push_back(outside_->name(rank_));
+      if (names.empty() && (operation->advancing || operation->in_use()))
+        names.push_back(outside_->name(rank_));
       const bool may_wait_too = !names.empty() && operation->algorithm &&
                                 !operation->algorithm->expects_all(operation->phase);
       late = Error(ErrorCode::kTimeout,

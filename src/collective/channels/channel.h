@@ -114,15 +114,16 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void begin(const OperationRef& operation);
   void send(Operation& operation, Algorithm::Sendings sendings);
   void on_sent(const OperationRef& operation);
-  struct Arrival {
+  /// What the thread that brings a chunk is to do without the lock.
+  struct Errand {
+    enum class Kind { kNone, kUse, kAdvance, kAdvanceLater } kind = Kind::kNone;
     OperationRef operation;
-    bool used_at_once = false;  // the caller uses the chunk, which it still has
-    bool advances = false;      // the caller advances the operation
   };
-  std::optional<Error> take_in(int from, Chunk& chunk, Arrival& arrival) WEFT_REQUIRES(mutex_);
-  void take_into(const OperationRef& operation, int from, Chunk& chunk, Arrival& arrival)
-      WEFT_REQUIRES(mutex_);
-  void use_at_once(const OperationRef& operation, int from, const Chunk& chunk);
+  std::optional<Error> take_in(int from, Chunk& chunk, Errand& errand) WEFT_REQUIRES(mutex_);
+  Errand take_into(const OperationRef& operation, int from, Chunk& chunk) WEFT_REQUIRES(mutex_);
+  void run(const Errand& errand, int from, Chunk chunk);
+  void use(const OperationRef& operation, int from, const Chunk& chunk);
+  static Errand advance_later(const OperationRef& operation);
   std::optional<Error> impossible(int from, const Chunk& chunk) const WEFT_REQUIRES(mutex_);
   bool is_to_come(const Chunk& chunk) const WEFT_REQUIRES(mutex_);
   static size_t place_of(const Operation& operation, int rank);
@@ -133,7 +134,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool is_excused(const Operation& operation, int rank) const WEFT_REQUIRES(mutex_);
   std::vector<int> missing_of(const Operation& operation) const WEFT_REQUIRES(mutex_);
   void advance(const OperationRef& operation);
-  void advance_later(const OperationRef& operation) WEFT_REQUIRES(mutex_);
+  void post_advance(const OperationRef& operation) WEFT_EXCLUDES(mutex_);
   std::vector<Tensors> take_chunks(Operation& operation) WEFT_REQUIRES(mutex_);
   bool take_step(const OperationRef& operation, uint8_t phase, std::vector<Tensors> chunks);
   void on_worked(const OperationRef& operation, uint8_t phase, const std::exception_ptr& error);

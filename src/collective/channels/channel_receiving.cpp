@@ -14,26 +14,53 @@ namespace {
 
 // So many chunks are kept for operations that have not begun here.
 constexpr size_t kMostEarlyChunks = 4096;
+// So many bytes take about a millisecond to copy. More are left to another thread: the one that
+// brings them has other connections to serve.
+constexpr size_t kUsedByWhoBringsIt = 4 << 20;
+
+size_t received_bytes(const Tensors& tensors) {
+  size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !tensor.is_sparse()) bytes += tensor.nbytes();
+  }
+  return bytes;
+}
 
 }  // namespace
 
 void Channel::on_chunk(int from, Chunk chunk) {
   std::optional<Error> wrong;
-  Arrival arrival;
+  Errand errand;
   const bool departs = chunk.number >= kDepartures;
   {
     const Lock lock(mutex_);
     if (failure_) return;
-    wrong = take_in(from, chunk, arrival);
+    wrong = take_in(from, chunk, errand);
   }
   if (wrong) return fail_and_tell(*wrong);
-  if (arrival.used_at_once) use_at_once(arrival.operation, from, chunk);
-  if (arrival.advances) advance(arrival.operation);
+  run(errand, from, std::move(chunk));
   if (departs) on_departed();
 }
 
-// Sets `arrival` to what the caller is to do.
-std::optional<Error> Channel::take_in(int from, Chunk& chunk, Arrival& arrival) {
+void Channel::run(const Errand& errand, int from, Chunk chunk) {
+  switch (errand.kind) {
+    case Errand::Kind::kNone:
+      return;
+    case Errand::Kind::kAdvance:
+      return advance(errand.operation);
+    case Errand::Kind::kAdvanceLater:
+      return post_advance(errand.operation);
+    case Errand::Kind::kUse:
+      break;
+  }
+  if (received_bytes(chunk.tensors) <= kUsedByWhoBringsIt)
+    return use(errand.operation, from, chunk);
+  outside_->later([self = shared_from_this(), operation = errand.operation, from,
+                   chunk = std::move(chunk)] { self->use(operation, from, chunk); });
+}
+
+// Sets `errand` to what the caller is to do.
+std::optional<Error> Channel::take_in(int from, Chunk& chunk, Errand& errand) {
   if (const auto wrong = impossible(from, chunk)) return wrong;
   if (chunk.number >= kDepartures && chunk.epoch >= epoch_) {
     departed_[chunk.epoch].emplace(from, chunk.signature.elements);
@@ -41,7 +68,7 @@ std::optional<Error> Channel::take_in(int from, Chunk& chunk, Arrival& arrival) 
   if (const auto found = operations_.find(chunk.number); found != operations_.end()) {
     const OperationRef operation = found->second;
     if (const auto wrong = disagreement(*operation, from, chunk)) return wrong;
-    take_into(operation, from, chunk, arrival);
+    errand = take_into(operation, from, chunk);
     return {};
   }
   if (is_to_come(chunk)) {
@@ -64,35 +91,40 @@ std::optional<Error> Channel::take_in(int from, Chunk& chunk, Arrival& arrival) 
 }
 
 // A chunk that came before, also if it was used already, is dropped.
-void Channel::take_into(const OperationRef& operation, int from, Chunk& chunk, Arrival& arrival) {
-  if (!is_new(*operation, from, chunk)) return;
+Channel::Errand Channel::take_into(const OperationRef& operation, int from, Chunk& chunk) {
+  if (!is_new(*operation, from, chunk)) return {};
   if (operation->algorithm->uses_at_once(chunk.phase)) {
     keep(*operation, from, {}, chunk.phase);
     ++operation->using_chunks[chunk.phase];
-    arrival = {operation, true, false};
-    return;
+    return {Errand::Kind::kUse, operation};
   }
   keep(*operation, from, std::move(chunk.tensors), chunk.phase);
-  if (operation->advancing || !can_go_on(*operation)) return;
-  if (operation->heavy) {
-    advance_later(operation);
-  } else {
-    arrival = {operation, false, true};
-  }
+  if (operation->advancing || !can_go_on(*operation)) return {};
+  return operation->heavy ? advance_later(operation) : Errand{Errand::Kind::kAdvance, operation};
 }
 
-void Channel::use_at_once(const OperationRef& operation, int from, const Chunk& chunk) {
+void Channel::use(const OperationRef& operation, int from, const Chunk& chunk) {
   const size_t place = place_of(*operation, from);
-  attempt(*operation, [&] { operation->algorithm->use(chunk.phase, place, chunk.tensors); });
+  try {
+    attempt(*operation, [&] { operation->algorithm->use(chunk.phase, place, chunk.tensors); });
+  } catch (...) {  // no memory even to say so: as if the chunk had not come
+    {
+      const Lock lock(mutex_);
+      --operation->using_chunks[chunk.phase];
+      operation->arrived[chunk.phase][place].reset();
+    }
+    advance(operation);  // which ends it if the channel has failed
+    throw;
+  }
+  Errand errand{Errand::Kind::kAdvance, operation};
   {
     const Lock lock(mutex_);
     --operation->using_chunks[chunk.phase];
-    if (operation->advancing) return;
-    if (!failure_ && !can_go_on(*operation)) return;
-    if (!failure_ && operation->phase < operation->algorithm->phases() - 1)
-      return advance_later(operation);
+    if (operation->advancing || (!failure_ && !can_go_on(*operation))) return;
+    const bool is_last = operation->phase + 1 >= operation->algorithm->phases();
+    if (!failure_ && !is_last) errand = advance_later(operation);
   }
-  advance(operation);
+  run(errand, from, {});
 }
 
 // An error if no correct member sends such a chunk. A member that has seen all depart can be one

@@ -30,10 +30,11 @@ struct Channel::Operation : detail::RefCounted {
   const detail::Ref<detail::FutureState<Outcome>> outcome =
       detail::make_ref<detail::FutureState<Outcome>>();
 
-  /// Whether a thread may be using the operation's tensors: that thread ends the operation then.
+  /// Whether a thread may be using the operation's tensors: the last such thread ends the operation
+  /// if the channel has failed.
   bool in_use() const {
-    return advancing || std::any_of(using_chunks.begin(), using_chunks.end(),
-                                    [](size_t threads) { return threads > 0; });
+    return (advancing && !queued) || std::any_of(using_chunks.begin(), using_chunks.end(),
+                                                 [](size_t threads) { return threads > 0; });
   }
 
   Future<Outcome> future() const { return detail::FutureAccess::make<Outcome>(outcome); }
@@ -43,6 +44,7 @@ struct Channel::Operation : detail::RefCounted {
   std::vector<std::vector<std::optional<Tensors>>> arrived;  // by phase and place
   std::vector<size_t> using_chunks;  // by phase: threads that use a chunk at once
   size_t unsent = 0;                 // chunks that have not arrived at their receivers
+  bool queued = false;               // the thread that is about to work on it has not begun
   bool advancing = false;            // a thread works on this operation, or is about to
   bool heavy = false;                // too much work for a thread that serves calls
 };

@@ -55,7 +55,7 @@ Peer& Connections::make_further(size_t index) {
   const base::MutexLock lock(mutex_);
   if (Peer* peer = further_[index].load(std::memory_order_relaxed)) return *peer;
   if (closed_) return *first_;  // which says why
-  made_.push_back(detail::make_ref<Peer>(runtime_, member_, window_));
+  made_.push_back(detail::make_ref<Peer>(runtime_, member_, window_, Peer::Rest::kWhenUnused));
   further_[index].store(made_.back().get(), std::memory_order_release);
   return *made_.back();
 }

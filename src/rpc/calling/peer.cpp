@@ -27,9 +27,11 @@ class Peer::LoopSide final : public IoClient {
   Peer& peer_;
 };
 
-Peer::Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared)
+Peer::Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared,
+           Rest rest)
     : runtime_(std::move(runtime)),
       member_(std::move(member)),
+      rest_(rest),
       loop_side_(std::make_shared<LoopSide>(*this)),
       window_(runtime_->options.window_calls, runtime_->options.window_bytes),
       shared_window_(std::move(shared)),
@@ -93,6 +95,7 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   connecting_took_.store((runtime_->clock->now() - connect_began_).count(),
                          std::memory_order_relaxed);
   connect_by_ = base::Time::max();
+  unused_since_ = runtime_->clock->now();
   backoff_.on_success();
   heartbeat_ = Heartbeat({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
                           runtime_->options.dead_after},
@@ -122,7 +125,10 @@ std::optional<Error> Peer::object_to(const wire::Hello& hello) const {
 void Peer::update_due() {
   Lock lock(mutex_);
   base::Time due = std::min(calls_.earliest_deadline(), connect_by_);
-  if (state_ == State::kConnected) due = std::min(due, heartbeat_.next());
+  if (state_ == State::kConnected) {
+    due = std::min(due, heartbeat_.next());
+    if (rest_ == Rest::kWhenUnused) due = std::min(due, base::later(unused_since_, kRestsAfter));
+  }
   // Under the lock, so that a later state is not overwritten by an earlier one.
   runtime_->io.set_due(*loop_side_, due);
 }
@@ -145,6 +151,10 @@ void Peer::on_time(base::Time now) {
   const base::Duration silence = heartbeat_.silence(now);
   if (state_ == State::kConnecting && now >= connect_by_) {
     lost = Error(ErrorCode::kUnavailable, "no answer within 5 s");
+  } else if (may_rest(now)) {
+    drop_link();
+    set_state(State::kIdle);
+    runtime_->liveness.on_sign(member_.info.id, SignOfLife::kEnded, now, "it was not used");
   } else if (state_ == State::kConnected) {
     if (calls_.empty()) heartbeat_.set_idle(true);
     switch (heartbeat_.on_time(now)) {
@@ -179,6 +189,15 @@ void Peer::on_time(base::Time now) {
     flush(link);
   }
   update_due();
+}
+
+// Under the lock, so no call can begin on a connection that is about to be closed.
+bool Peer::may_rest(base::Time now) {
+  if (rest_ == Rest::kNever || state_ != State::kConnected) return false;
+  const uint64_t calls = counters_.calls.value();
+  const bool used = std::exchange(calls_at_last_time_, calls) != calls;
+  if (used || !calls_.empty() || link_->has_queued()) unused_since_ = now;
+  return now >= base::later(unused_since_, kRestsAfter);
 }
 
 void Peer::set_state(State state) {

@@ -63,8 +63,13 @@ struct PeerCounters {
 
 class Peer final : public Ticking {
  public:
+  /// A connection that may rest is closed when it was not used for kRestsAfter, and is made again
+  /// for the next call.
+  enum class Rest { kNever, kWhenUnused };
+  static constexpr auto kRestsAfter = std::chrono::seconds(60);
   /// `shared`: the window of all connections to the member.
-  Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared);
+  Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared,
+       Rest rest = Rest::kNever);
 
   const WorkerInfo& info() const { return member_.info; }
 
@@ -165,6 +170,8 @@ class Peer final : public Ticking {
   void on_link_lost(const detail::Ref<Link>& link, const Error& why,
                     SignOfLife sign = SignOfLife::kUnreachable) WEFT_EXCLUDES(mutex_);
   static SignOfLife sign_of_failed_connecting(const Error& error);
+  void drop_link() WEFT_REQUIRES(mutex_);
+  bool may_rest(base::Time now) WEFT_REQUIRES(mutex_);
   void settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
                    bool was_connected);
   void fail(Call& call, const Error& error);
@@ -179,6 +186,7 @@ class Peer final : public Ticking {
 
   const std::shared_ptr<Runtime> runtime_;
   const Member member_;
+  const Rest rest_;
   PeerCounters counters_;
   std::shared_ptr<IoClient> loop_side_;
   uint64_t token_ = 0;
@@ -200,6 +208,8 @@ class Peer final : public Ticking {
   bool blocked_at_last_time_ WEFT_GUARDED_BY(mutex_) = false;
   base::Time connect_began_ WEFT_GUARDED_BY(mutex_){};
   std::atomic<base::Duration::rep> connecting_took_{0};
+  base::Time unused_since_ WEFT_GUARDED_BY(mutex_){};  // as far as on_time() has noticed
+  uint64_t calls_at_last_time_ WEFT_GUARDED_BY(mutex_) = 0;
   base::Time connect_by_ WEFT_GUARDED_BY(mutex_) = base::Time::max();
   // By lane of the link: functions whose names the peer has learnt from frames of that lane.
   std::array<std::vector<bool>, 2> announced_ WEFT_GUARDED_BY(mutex_);

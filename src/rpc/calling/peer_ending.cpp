@@ -35,16 +35,9 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
     if (sign == SignOfLife::kSilent) sign = SignOfLife::kUnreachable;  // nobody was heard at all
     runtime_->liveness.on_sign(member_.info.id, sign, connect_began_, why.message());
   }
-  runtime_->io.unwatch(link->descriptor());
-  link->close();
-  counters_.bytes_sent += link->sent_bytes();
-  counters_.bytes_received += link->received_bytes();
-  link_ = {};
+  drop_link();
   set_state(State::kIdle);
   connect_by_ = base::Time::max();
-  // The caller that receives on the lost link notices by itself; the role is free for the next
-  // link.
-  reception_.on_lost();
   if (!was_connected) backoff_.on_failure(now);
   last_failure_ = why.message();
   std::vector<Call*> calls = calls_.take_all();
@@ -58,6 +51,17 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
   }
   lock.unlock();
   settle_lost(std::move(calls), *link, why, was_connected);
+}
+
+void Peer::drop_link() {
+  const detail::Ref<Link> link = std::exchange(link_, {});
+  runtime_->io.unwatch(link->descriptor());
+  link->close();
+  counters_.bytes_sent += link->sent_bytes();
+  counters_.bytes_received += link->received_bytes();
+  // The caller that receives on the lost link notices by itself; the role is free for the next
+  // link.
+  reception_.on_lost();
 }
 
 void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
@@ -178,14 +182,12 @@ void Peer::close(const Error& why) {
   closed_because_ = why;
   std::vector<Call*> calls = calls_.take_all();
   for (Call* call : calls) forget(*call);
-  const detail::Ref<Link> link = std::exchange(link_, {});
+  const detail::Ref<Link> link = link_;
   if (link) {
-    counters_.bytes_sent += link->sent_bytes();
-    counters_.bytes_received += link->received_bytes();
-    runtime_->io.unwatch(link->descriptor());
-    link->close();
+    drop_link();
+  } else {
+    reception_.on_lost();
   }
-  reception_.on_lost();
   shared_window_->notify();
   lock.unlock();
   runtime_->io.remove(token_);

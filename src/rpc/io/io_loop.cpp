@@ -126,7 +126,20 @@ bool IoLoop::run_one() {
   }
   crew_->found_work();
   run_for_nobody(task);
+  task = {};  // with what it holds, before it counts as finished
   unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+  return true;
+}
+
+// Runs a long task if no other thread can be had for it. False: the lead was lost.
+bool IoLoop::help_once() {
+  if (waiting() == 0 || !crew_->needs_leaders_help() || !crew_->take_slot()) return true;
+  crew_->enter_user_code(/*rare=*/true);
+  leading = nullptr;
+  run_one();
+  if (!crew_->leave_user_code()) return false;
+  crew_->give_slot();
+  leading = this;
   return true;
 }
 
@@ -135,7 +148,7 @@ bool IoLoop::on_this_thread() const { return leading == this; }
 void IoLoop::lead() {
   leading = this;
   while (!crew_->stopping()) {
-    if (!run_continuations()) break;
+    if (!run_continuations() || !help_once()) break;
     sleeping_until_.store(kNever, std::memory_order_seq_cst);
     const base::Time now = clock_->now();
     const base::Time due = run_timers(now);
@@ -144,7 +157,7 @@ void IoLoop::lead() {
     if (due != base::Time::max() && clock_->runs_by_itself()) limit = due - now;
     {
       const base::MutexLock lock(mutex_);
-      if (first_) limit = base::Duration(0);
+      if (first_ || (waiting() > 0 && crew_->needs_leaders_help())) limit = base::Duration(0);
     }
     for (const transport::PollEvent& event : poller_->wait(limit)) {
       if (auto client = find(event.token)) client->on_event(event.readable, event.writable);
@@ -163,8 +176,9 @@ void IoLoop::finish() {
     left_tasks = std::exchange(long_tasks_, {});
     long_tasks_waiting_.store(0, std::memory_order_seq_cst);
   }
-  detail::run_continuations(left);
+  // These first: continuations may wait for what they do.
   for (detail::Task& task : left_tasks) run_for_nobody(task);
+  detail::run_continuations(left);
   unfinished_.store(0, std::memory_order_release);
 }
 

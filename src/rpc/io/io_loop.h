@@ -49,10 +49,10 @@ class IoLoop final : public base::CrewLoop,
                      public detail::ContinuationSink {
  public:
   explicit IoLoop(std::shared_ptr<base::Clock> clock);
-  void set_crew(base::Crew& crew) {
-    crew_ = &crew;
-    crew.add(*this);
-    crew.set_backlog(*this);
+  void set_crew(std::shared_ptr<base::Crew> crew) {
+    crew_ = std::move(crew);
+    crew_->add(*this);
+    crew_->set_backlog(*this);
   }
 
   /// Registers a client; returns the token that watch() and remove() take. Any thread.
@@ -81,7 +81,7 @@ class IoLoop final : public base::CrewLoop,
   /// Continuations and tasks that are posted and have not returned.
   size_t unfinished() const { return unfinished_.load(std::memory_order_acquire); }
 
-  /// After the crew stopped: runs the posted continuations; from now on post() runs them at once.
+  /// After the crew stopped: runs what is posted; from now on what is posted runs at once.
   void finish();
 
   void lead() override;
@@ -104,10 +104,12 @@ class IoLoop final : public base::CrewLoop,
   std::vector<DueTimer> take_due(base::Time::rep now);
   /// False: the lead was lost.
   bool run_continuations();
+  bool help_once();
   std::shared_ptr<IoClient> find(uint64_t token);
 
   std::shared_ptr<base::Clock> clock_;
-  base::Crew* crew_ = nullptr;
+  // Shared: threads that post tasks may hold the loop longer than the agent, whose crew it is.
+  std::shared_ptr<base::Crew> crew_;
   std::shared_ptr<transport::Poller> poller_;  // shared with a clock that may outlive the loop
   std::atomic<base::Time::rep> sleeping_until_{0};
 

@@ -345,7 +345,7 @@ Others Desk::others_of(ServingLink& link, base::Duration usual) {
   Others others{link.link().within_frame(), link.calls() > 1,
                 running < crew_.limit() || !has_time_inline()};
   const bool matters = others.have_slots || usual >= kWorthAHandOver;
-  if (matters && !others.have_come && worth_a_look(usual, running, Server::desks_of(runtime_)))
+  if (matters && !others.have_come && worth_a_look(usual, running, runtime_.cpus))
     others.have_come = poller_.has_events();
   return others;
 }

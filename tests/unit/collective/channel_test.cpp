@@ -248,6 +248,90 @@ TEST_F(ChannelTest, AGatheredShareOfWhatHasNotBegunIsRefused) {
   }
 }
 
+// What runs while a chunk is used is up to the test.
+class UsesAtOnce final : public Algorithm {
+ public:
+  explicit UsesAtOnce(std::function<void(size_t)> on_use)
+      : Algorithm({0, 3}, 1), on_use_(std::move(on_use)) {}
+  Sendings begin() override { return {}; }
+  bool expects(uint8_t, size_t from) const override { return from != 0; }
+  bool uses_at_once(uint8_t) const override { return true; }
+  void use(uint8_t, size_t from, const Tensors&) override { on_use_(from); }
+  Sendings go_on(uint8_t, std::vector<Tensors>) override { return {}; }
+
+ private:
+  const std::function<void(size_t)> on_use_;
+};
+
+class ChunksInUse : public ChannelTest {
+ protected:
+  Future<Outcome> start(std::function<void(size_t)> on_use) {
+    return three[0].start(signature(), three[0].everybody(),
+                          std::make_unique<UsesAtOnce>(std::move(on_use)));
+  }
+  void bring(int from) {
+    Chunk some = chunk(Kind::kAllReduce, 0);
+    some.signature = signature();
+    three[0].on_chunk(from, some);
+  }
+  static Signature signature() { return signature_of(Kind::kAllReduce, {at::ones({3})}); }
+
+  World three{3};
+};
+
+TEST_F(ChunksInUse, AreNotTakenFromTheThreadThatUsesThemByAFailure) {
+  std::optional<Future<Outcome>> outcome;
+  int used = 0;
+  outcome = start([&](size_t from) {
+    ++used;
+    if (from == 1) return bring(2);  // another thread's, which ends first
+    three[0].fail(Error(ErrorCode::kPeerLost, "gone"));
+    EXPECT_FALSE(outcome->ready()) << "the tensors are in use";
+  });
+  bring(1);
+
+  EXPECT_EQ(used, 2);
+  ASSERT_TRUE(outcome->ready());
+  EXPECT_EQ(outcome->error()->code(), ErrorCode::kPeerLost);
+}
+
+TEST_F(ChunksInUse, AreUsedOnceAlsoIfTheyComeAgainMeanwhile) {
+  int used = 0;
+  const auto outcome = start([&](size_t from) {
+    if (++used == 1) bring(static_cast<int>(from));
+  });
+  bring(1);
+  bring(1);
+  EXPECT_EQ(used, 1);
+  EXPECT_FALSE(outcome.ready());
+  bring(2);
+
+  EXPECT_EQ(used, 2);
+  EXPECT_TRUE(outcome.ready());
+  EXPECT_FALSE(outcome.error());
+}
+
+// If there is no memory to say so, the member that sent the chunk is told.
+TEST_F(ChunksInUse, AreAsIfTheyHadNotComeIfEvenTheFailureFails) {
+  const auto outcome = start([&](size_t) { throw 7; });
+  EXPECT_THROW(bring(1), int);
+  EXPECT_FALSE(outcome.ready());
+
+  three[0].fail(Error(ErrorCode::kPeerLost, "gone"));
+  EXPECT_TRUE(outcome.ready());
+}
+
+// Such an operation would otherwise end when a thread has time for it, whatever its deadline.
+TEST_F(ChannelTest, AnOperationThatNoThreadHasBegunFailsAtOnce) {
+  const auto sum = reduce(0, at::ones({400'000}));
+  ASSERT_EQ(world.tasks.size(), 1u);
+
+  world[0].fail(Error(ErrorCode::kPeerLost, "gone"));
+  EXPECT_TRUE(sum.ready());
+  world.run();
+  EXPECT_TRUE(world.packets.empty());
+}
+
 TEST_F(ChannelTest, AMemberMayBeAheadButNotForEver) {
   for (uint64_t number = 0; number < 4096; ++number) {
     world[0].on_chunk(1, chunk(Kind::kBarrier, number));

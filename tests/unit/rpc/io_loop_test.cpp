@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/io/io_loop.h"
 
+#include <pthread.h>
+
 #include <latch>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -22,7 +25,7 @@ class IoLoopTest : public testing::Test {
     base::Crew::Limits limits;
     limits.running = kSlots;
     crew_ = std::make_shared<base::Crew>("test", limits, pulse_, keepalive_);
-    loop.set_crew(*crew_);
+    loop.set_crew(crew_);
     pulse_.add([this] { crew_->on_tick(); });
   }
   ~IoLoopTest() override { stop(); }
@@ -31,9 +34,12 @@ class IoLoopTest : public testing::Test {
     crew_->start(loop);
     pulse_.start();
   }
-  void stop() {
+  void stop_crew() {
     EXPECT_TRUE(crew_->stop(10s));
     pulse_.stop();
+  }
+  void stop() {
+    stop_crew();
     loop.finish();
   }
 
@@ -80,6 +86,51 @@ TEST_F(IoLoopTest, CountsLongTasksUntilTheyHaveReturned) {
 
   go->count_down();
   while (loop.unfinished() > 0) std::this_thread::yield();
+}
+
+// While it exists no thread can be started: each would need more memory than there are addresses.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t attributes;
+    pthread_getattr_default_np(&attributes);
+    pthread_attr_setstacksize(&attributes, size_t{1} << 50);
+    pthread_setattr_default_np(&attributes);
+    pthread_attr_destroy(&attributes);
+  }
+  ~NoMoreThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST_F(IoLoopTest, WhereNoThreadCanBeHadTheLeaderRunsLongTasks) {
+  start();
+  const auto led = std::make_shared<std::latch>(1);
+  loop.post_task([led] { led->count_down(); });
+  led->wait();
+  const NoMoreThreads limit;
+  ASSERT_THROW(std::thread([] {}).detach(), std::system_error);
+  const auto over = std::make_shared<std::latch>(20);
+
+  for (int i = 0; i < 20; ++i) loop.post_long_task([over] { over->count_down(); });
+
+  over->wait();
+}
+
+TEST_F(IoLoopTest, LongTasksThatAreLeftRunBeforeContinuationsThatMayWaitForThem) {
+  start();
+  stop_crew();
+  const auto over = std::make_shared<std::latch>(1);
+  loop.post_task([over] { over->wait(); });
+  loop.post_long_task([over] { over->count_down(); });
+
+  loop.finish();
+  EXPECT_EQ(loop.unfinished(), 0u);
 }
 
 TEST_F(IoLoopTest, AfterItsEndLongTasksRunAtOnce) {

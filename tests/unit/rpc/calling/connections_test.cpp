@@ -5,12 +5,14 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
 #include "support/loopback_group.h"
 #include "support/scenario.h"
 #include "weft/future.h"
@@ -104,6 +106,59 @@ TEST(Connections, OneIsEnoughForThoseWhoSaySo) {
   on_threads(8, [&](size_t) { EXPECT_EQ(group[0].sync<twice>("b", 1), 2); });
 
   EXPECT_EQ(serving(group[1]), 1u);
+}
+
+class RestingConnections : public testing::Test {
+ protected:
+  static Options without_heartbeats() {
+    Options options = several(4);
+    options.heartbeat_interval = options.suspect_after = 100'000h;
+    options.dead_after = 200'000h;
+    return options;
+  }
+  void call_from_four_threads() {
+    on_threads(4, [&](size_t) { EXPECT_EQ(group[0].sync<twice>("b", 1), 2); });
+  }
+  bool only_first_stands_after(base::Duration step) {
+    return eventually([&] {
+      clock->advance(step);
+      return serving(group[1]) == 1;
+    });
+  }
+
+  std::shared_ptr<base::ManualClock> clock = std::make_shared<base::ManualClock>();
+  test::LoopbackGroup group{{"a", "b"}, without_heartbeats(), clock};
+};
+
+TEST_F(RestingConnections, AreClosedAfterAWhileAndMadeAgain) {
+  EXPECT_EQ(group[0].sync<twice_at_a>("b", 1), 2);  // the first, in both directions
+  for (int i = 0; i < 3; ++i) {
+    call_from_four_threads();
+    EXPECT_EQ(serving(group[1]), 4u);
+
+    EXPECT_TRUE(only_first_stands_after(10s));
+  }
+  EXPECT_EQ(group[0].debug_info().peers.at(0).failed, 0u);
+  EXPECT_STREQ(group[0].debug_info().peers.at(0).state.c_str(), "connected");
+}
+
+TEST_F(RestingConnections, HaveNoCallsUnanswered) {
+  Held answers;
+  held = &answers;
+  std::vector<std::optional<Future<int64_t>>> calls(4);
+  on_threads(4, [&](size_t i) {
+    calls[i] = group[0].async<hold>({"b", Timeout(0)}, std::vector<int64_t>{});
+  });
+  ASSERT_TRUE(eventually([] { return held_calls() == 4; }));
+  for (int i = 0; i < 100; ++i) {
+    clock->advance(10s);
+    EXPECT_EQ(group[0].sync<twice>("b", i), 2 * i);  // the loop has had time to look
+  }
+  EXPECT_GE(serving(group[1]), 4u);
+
+  for (auto& answer : answers.answers) answer.set_value(7);
+  for (auto& call : calls) EXPECT_EQ(call->wait(), 7);
+  held = nullptr;
 }
 
 // As where the callee has no descriptors left.
