@@ -45,7 +45,10 @@ class WEFT_THREAD_ANNOTATION(capability("mutex")) Mutex {
 class WEFT_THREAD_ANNOTATION(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) WEFT_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
-  ~MutexLock() WEFT_RELEASE() {}
+  // Not by the destructor of `lock_`: compilers do not inline what may throw.
+  ~MutexLock() WEFT_RELEASE() {
+    if (lock_.owns_lock()) lock_.release()->unlock();
+  }
   MutexLock(const MutexLock&) = delete;
 
   void lock() WEFT_ACQUIRE() { lock_.lock(); }

@@ -68,13 +68,15 @@ Link::State Link::flush(size_t too_much) {
   if (!why_broken_.empty()) return State::kBroken;
   if (writing_) return State::kFine;
   writing_ = true;
-  State state = State::kFine;
-  const uint64_t enough = sent_bytes() + kMostPerFlush;
-  while (state == State::kFine && sent_bytes() < enough && take_queued(too_much))
-    state = write_out();
-  // Too much for this thread: another one goes on when the descriptor is writable, which it is.
-  if (state == State::kFine && (!normal_queue_.frames.empty() || !urgent_queue_.frames.empty()))
-    state = State::kBlocked;
+  State state = take_queued(too_much) ? write_out() : State::kFine;
+  // What other threads have queued meanwhile.
+  if (state == State::kFine && has_frames()) {
+    const uint64_t enough = sent_bytes() + kMostPerFlush;
+    while (state == State::kFine && sent_bytes() < enough && take_queued(too_much))
+      state = write_out();
+    // Too much for this thread: another one goes on when the descriptor is writable, which it is.
+    if (state == State::kFine && has_frames()) state = State::kBlocked;
+  }
   blocked_.store(state == State::kBlocked, std::memory_order_relaxed);
   writing_ = false;
   return state;
@@ -84,7 +86,7 @@ Link::State Link::flush(size_t too_much) {
 bool Link::take_queued(size_t too_much) {
   wire::Outbox& normal = normal_queue_.frames;
   wire::Outbox& urgent = urgent_queue_.frames;
-  if (urgent_.writing.empty() && !urgent.empty()) {
+  if (urgent_waits_.load(std::memory_order_relaxed) && urgent_.writing.empty()) {
     urgent_.writing.take_all(urgent);
     urgent_waits_.store(false, std::memory_order_relaxed);
   }
@@ -118,10 +120,12 @@ Link::State Link::write_out() {
 // For the writing thread: the lane to write from. Null: there is nothing to write, or urgent frames
 // are to be taken first.
 Link::LaneState* Link::next_to_write() {
+  const bool urgent_waits = urgent_waits_.load(std::memory_order_relaxed);
+  if (!urgent_waits && urgent_.writing.empty())
+    return normal_.writing.empty() ? nullptr : &normal_;
   const bool at_cut = normal_.writing.at_cut();
   if (!urgent_.writing.empty() && at_cut) return &urgent_;
-  if (urgent_waits_.load(std::memory_order_relaxed) && urgent_.writing.empty() && at_cut)
-    return nullptr;
+  if (urgent_waits && urgent_.writing.empty() && at_cut) return nullptr;
   return normal_.writing.empty() ? nullptr : &normal_;
 }
 

@@ -134,6 +134,9 @@ class Link : public detail::RefCounted {
   };
   template <typename Add>
   Position queue_with(Lane lane, const Add& add);
+  bool has_frames() const WEFT_REQUIRES(mutex_) {
+    return !normal_queue_.frames.empty() || !urgent_queue_.frames.empty();
+  }
   bool take_queued(size_t too_much) WEFT_REQUIRES(mutex_);
   LaneState* next_to_write();
   template <typename F>
