@@ -11,7 +11,7 @@
 
 namespace weft::collective {
 
-/// Runs `task`, which may take long, block and run user code, on a thread of the I/O crew.
+/// Runs `task`, which may block, on the I/O loop. (What takes long: IoLoop::post_long_task.)
 void post(rpc::Runtime& runtime, detail::Task task);
 
 /// `arrived`, if there is one, is called when `to` has the tensors. If the connection breaks, the

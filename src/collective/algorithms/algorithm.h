@@ -2,7 +2,8 @@
 // chunks that come. No threads, no messages.
 //
 // An operation has phases. In each phase a member may expect one chunk from some of the others.
-// When all of them are there, the algorithm uses them and says what to send next. A place is a
+// When all of them are there, the algorithm uses them and says what to send next; chunks that need
+// nothing but to be put in their place are used as they come, by several threads. A place is a
 // member's index among the members that take part in this operation.
 // SPDX-License-Identifier: BSD-3-Clause
 

@@ -121,8 +121,7 @@ Link::State Link::write_out() {
 // are to be taken first.
 Link::LaneState* Link::next_to_write() {
   const bool urgent_waits = urgent_waits_.load(std::memory_order_relaxed);
-  if (!urgent_waits && urgent_.writing.empty())
-    return normal_.writing.empty() ? nullptr : &normal_;
+  if (!urgent_waits && urgent_.writing.empty()) return normal_.writing.empty() ? nullptr : &normal_;
   const bool at_cut = normal_.writing.at_cut();
   if (!urgent_.writing.empty() && at_cut) return &urgent_;
   if (urgent_waits && urgent_.writing.empty() && at_cut) return nullptr;
