@@ -242,7 +242,8 @@ void Crew::help(Member& member, bool was_called) {
   }
   Spinner spinner;
   spinner.begin(limits_.spin);
-  while (!stopping()) {
+  // A loop that nobody leads comes first: stand_by() takes it.
+  while (!stopping() && unassigned_leads_.load(std::memory_order_relaxed) == 0) {
     if (backlog_->waiting() > 0 && member.slot.take()) {
       const bool ran = backlog_->run_one();
       member.slot.give();
@@ -286,6 +287,7 @@ void Crew::on_tick() {
   for (size_t i = searching; i < wanted; ++i) {
     search_.call_another();
     assign({Duty::Kind::kHelp, nullptr});
+    if (no_more_threads_.load(std::memory_order_relaxed)) break;  // until the next tick
   }
 }
 
@@ -317,6 +319,7 @@ void Crew::assign(Duty duty) {
     if (!stopping() && !idle_.empty()) {
       Member* member = idle_.back();
       idle_.pop_back();
+      no_more_threads_.store(false, std::memory_order_relaxed);
       member->duty = duty;
       member->wake.notify_one();
       return;
@@ -335,7 +338,8 @@ void Crew::note_unassigned(Duty duty) {
   if (duty.kind != Duty::Kind::kLead) return;
   {
     const MutexLock lock(mutex_);
-    duty.post->unassigned = true;
+    if (!std::exchange(duty.post->unassigned, true))
+      unassigned_leads_.fetch_add(1, std::memory_order_relaxed);
   }
   pulse_.touch();
 }
@@ -350,7 +354,9 @@ std::vector<Crew::Duty> Crew::take_all_unassigned() {
 
 Crew::Duty Crew::take_unassigned() {
   for (auto& post : posts_) {
-    if (std::exchange(post->unassigned, false)) return {Duty::Kind::kLead, post.get()};
+    if (!std::exchange(post->unassigned, false)) continue;
+    unassigned_leads_.fetch_sub(1, std::memory_order_relaxed);
+    return {Duty::Kind::kLead, post.get()};
   }
   return {};
 }

@@ -112,6 +112,11 @@ class Crew : public std::enable_shared_from_this<Crew> {
     return !out_of_threads() &&
            (!slots_.has_free() || no_more_threads_.load(std::memory_order_relaxed));
   }
+  /// Whether a slot is free, but the system gives no thread that could use it.
+  bool lacks_threads() const {
+    return !out_of_threads() && slots_.has_free() &&
+           no_more_threads_.load(std::memory_order_relaxed);
+  }
   /// A task was added to the backlog. Any thread may say so.
   void on_task_added();
   /// Wakes a helper unless one searches or no slot is free.
@@ -178,6 +183,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
   alignas(64) std::atomic<size_t> alive_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> no_more_threads_{false};  // the last one that was wanted could not be had
+  std::atomic<size_t> unassigned_leads_{0};   // changed under the mutex
 
   mutable Mutex mutex_;
   std::condition_variable all_gone_;

@@ -217,7 +217,8 @@ std::vector<std::string> AgentCore::unfinished() {
   std::vector<std::string> what;
   for (const CallInFlight& call : calls_in_flight(CallsOf::kUsers)) what.push_back(to_text(call));
   if (const size_t count = runtime_->io.unfinished())
-    what.push_back(fmt::format("{} continuations of futures or tasks of collectives have not returned", count));
+    what.push_back(fmt::format(
+        "{} continuations of futures or tasks of collectives have not returned", count));
   for (const auto& extension : extensions_) {
     if (extension->idleness().idle) continue;
     if (std::string text = extension->unfinished(); !text.empty()) what.push_back(std::move(text));

@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -224,13 +225,18 @@ Channel::Errand Channel::advance_later(const OperationRef& operation) {
 }
 
 void Channel::post_advance(const OperationRef& operation) {
-  outside_->later([self = shared_from_this(), operation] {
+  const auto go_on = [self = shared_from_this(), operation] {
     {
       const Lock lock(self->mutex_);
       operation->advancing = operation->queued = false;
     }
     self->advance(operation);
-  });
+  };
+  try {
+    outside_->later(go_on);
+  } catch (const std::bad_alloc&) {
+    go_on();
+  }
 }
 
 // Takes the operation as far as the chunks allow, unless another thread is doing so.

@@ -1,6 +1,8 @@
 // Channel: chunks and questions of the other members.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -55,8 +57,14 @@ void Channel::run(const Errand& errand, int from, Chunk chunk) {
   }
   if (received_bytes(chunk.tensors) <= kUsedByWhoBringsIt)
     return use(errand.operation, from, chunk);
-  outside_->later([self = shared_from_this(), operation = errand.operation, from,
-                   chunk = std::move(chunk)] { self->use(operation, from, chunk); });
+  const auto large = std::make_shared<Chunk>(std::move(chunk));
+  try {
+    outside_->later([self = shared_from_this(), operation = errand.operation, from, large] {
+      self->use(operation, from, *large);
+    });
+  } catch (const std::bad_alloc&) {
+    use(errand.operation, from, *large);
+  }
 }
 
 // Sets `errand` to what the caller is to do.

@@ -4,9 +4,9 @@
 // All calls of a thread go over the same connection, so they arrive in the order in which the
 // thread made them. Weft's own messages and calls that functions and continuations make go over the
 // first connection. If a further connection cannot be made although the first stands, its threads
-// use the first from then on. A further connection that is not used for a minute is closed, and
-// made again for the next call; the first stays, since its heartbeat tells whether the member
-// lives.
+// use the first from then on. A further connection that is not used for a minute is closed, if
+// another one stands, whose heartbeat tells whether the member lives; it is made again for the next
+// call.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

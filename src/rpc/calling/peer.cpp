@@ -197,7 +197,11 @@ bool Peer::may_rest(base::Time now) {
   const uint64_t calls = counters_.calls.value();
   const bool used = std::exchange(calls_at_last_time_, calls) != calls;
   if (used || !calls_.empty() || link_->has_queued()) unused_since_ = now;
-  return now >= base::later(unused_since_, kRestsAfter);
+  if (now < base::later(unused_since_, kRestsAfter)) return false;
+  // The heartbeat of another connection tells whether the member lives.
+  const bool others_stand = runtime_->liveness.connections_to(member_.info.id) > 1;
+  if (!others_stand) unused_since_ = now;
+  return others_stand;
 }
 
 void Peer::set_state(State state) {

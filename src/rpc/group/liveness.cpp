@@ -53,6 +53,11 @@ Error Liveness::gone_error(int rank, const std::string& why) const {
                            runtime_.group.members[static_cast<size_t>(rank)].info.name, why));
 }
 
+size_t Liveness::connections_to(int rank) const {
+  const base::MutexLock lock(mutex_);
+  return table_.connections_to(rank);
+}
+
 std::optional<Error> Liveness::why_gone(int rank) const {
   const base::MutexLock lock(mutex_);
   if (const auto& why = table_.why_gone(rank)) return gone_error(rank, *why);

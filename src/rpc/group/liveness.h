@@ -32,6 +32,8 @@ class Liveness {
   /// Any thread; calls nobody.
   void on_sign(int rank, SignOfLife sign, base::Time began, const std::string& why);
 
+  /// That stand.
+  size_t connections_to(int rank) const;
   /// kPeerLost with the reason, if the member is known to be gone.
   std::optional<Error> why_gone(int rank) const;
 

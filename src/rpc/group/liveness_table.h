@@ -35,6 +35,10 @@ class LivenessTable {
   /// `began`: when the attempt to reach the member began that ended with this sign.
   Change on_sign(int rank, SignOfLife sign, base::Time began, base::Time now, std::string why);
 
+  /// That stand.
+  size_t connections_to(int rank) const {
+    return members_.at(static_cast<size_t>(rank)).connections;
+  }
   /// Nothing: the member is not known to be gone.
   const std::optional<std::string>& why_gone(int rank) const {
     return members_.at(static_cast<size_t>(rank)).why_gone;

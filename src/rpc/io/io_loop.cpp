@@ -133,7 +133,7 @@ bool IoLoop::run_one() {
 
 // Runs a long task if no other thread can be had for it. False: the lead was lost.
 bool IoLoop::help_once() {
-  if (waiting() == 0 || !crew_->needs_leaders_help() || !crew_->take_slot()) return true;
+  if (waiting() == 0 || !crew_->lacks_threads() || !crew_->take_slot()) return true;
   crew_->enter_user_code(/*rare=*/true);
   leading = nullptr;
   run_one();
@@ -157,7 +157,7 @@ void IoLoop::lead() {
     if (due != base::Time::max() && clock_->runs_by_itself()) limit = due - now;
     {
       const base::MutexLock lock(mutex_);
-      if (first_ || (waiting() > 0 && crew_->needs_leaders_help())) limit = base::Duration(0);
+      if (first_ || (waiting() > 0 && crew_->lacks_threads())) limit = base::Duration(0);
     }
     for (const transport::PollEvent& event : poller_->wait(limit)) {
       if (auto client = find(event.token)) client->on_event(event.readable, event.writable);

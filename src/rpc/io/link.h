@@ -114,7 +114,8 @@ class Link : public detail::RefCounted {
 
  private:
   static constexpr size_t kMuchUnsent = 64 * 1024;
-  /// Bytes after which a thread leaves what other threads have queued meanwhile to the loop.
+  /// Bytes, besides what it took first, after which a thread leaves what other threads have queued
+  /// meanwhile to the loop.
   static constexpr uint64_t kMostPerFlush = 16 << 20;
 
   /// Frames of one lane that no thread writes yet.

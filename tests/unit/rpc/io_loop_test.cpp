@@ -2,6 +2,7 @@
 #include "rpc/io/io_loop.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #include <latch>
 #include <memory>
@@ -30,8 +31,9 @@ class IoLoopTest : public testing::Test {
   }
   ~IoLoopTest() override { stop(); }
 
+  void start_crew() { crew_->start(loop); }
   void start() {
-    crew_->start(loop);
+    start_crew();
     pulse_.start();
   }
   void stop_crew() {
@@ -120,6 +122,40 @@ TEST_F(IoLoopTest, WhereNoThreadCanBeHadTheLeaderRunsLongTasks) {
   for (int i = 0; i < 20; ++i) loop.post_long_task([over] { over->count_down(); });
 
   over->wait();
+}
+
+// Of a thread, in nanoseconds.
+int64_t cpu_time(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+// Without a pulse, which would notice that the tasks block.
+TEST_F(IoLoopTest, WhileAllSlotsAreInUseTheLeaderSleeps) {
+  start_crew();
+  clockid_t leader{};
+  const auto led = std::make_shared<std::latch>(1);
+  loop.post_task([&leader, led] {
+    pthread_getcpuclockid(pthread_self(), &leader);
+    led->count_down();
+  });
+  led->wait();
+  const auto begun = std::make_shared<std::latch>(kSlots);
+  const auto go = std::make_shared<std::latch>(1);
+  for (size_t i = 0; i < kSlots; ++i) {
+    loop.post_long_task([begun, go] {
+      begun->count_down();
+      go->wait();
+    });
+  }
+  begun->wait();
+  loop.post_long_task([] {});
+  const int64_t before = cpu_time(leader);
+
+  std::this_thread::sleep_for(200ms);
+  EXPECT_LT(cpu_time(leader) - before, 50'000'000);
+  go->count_down();
 }
 
 TEST_F(IoLoopTest, LongTasksThatAreLeftRunBeforeContinuationsThatMayWaitForThem) {
