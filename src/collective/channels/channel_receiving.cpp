@@ -57,13 +57,14 @@ void Channel::run(const Errand& errand, int from, Chunk chunk) {
   }
   if (received_bytes(chunk.tensors) <= kUsedByWhoBringsIt)
     return use(errand.operation, from, chunk);
-  const auto large = std::make_shared<Chunk>(std::move(chunk));
+  std::shared_ptr<Chunk> large;
   try {
+    large = std::make_shared<Chunk>(std::move(chunk));
     outside_->later([self = shared_from_this(), operation = errand.operation, from, large] {
       self->use(operation, from, *large);
     });
   } catch (const std::bad_alloc&) {
-    use(errand.operation, from, *large);
+    use(errand.operation, from, large ? *large : chunk);
   }
 }
 
