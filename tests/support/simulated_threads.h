@@ -10,7 +10,9 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -132,6 +134,23 @@ class SimulatedThreads {
     if (alarm == kNever) return false;
     now_ = std::max(now_, alarm);
     return true;
+  }
+
+  /// Runs threads until nobody will ever do anything again, then calls `check_end`. `first` and
+  /// `alarm` give what run_one() is called with. Returns what went wrong, if anything.
+  template <typename First, typename Alarm, typename Check>
+  std::optional<std::string> run_to_rest(uint64_t most_steps, const First& first,
+                                         const Alarm& alarm, const Check& check_end) {
+    try {
+      for (uint64_t step = 0; step < most_steps; ++step) {
+        if (run_one(first(), alarm())) continue;
+        check_end();
+        return std::nullopt;
+      }
+      return "it never comes to rest";
+    } catch (const Violation& violation) {
+      return violation.what();
+    }
   }
 
  private:

@@ -20,7 +20,7 @@
 //
 // Whether a call of another connection has come is found out by a system call, and waking another
 // thread takes a CPU from someone if all have work. So this is asked for functions that take more
-// than 20 us, and for those that take more than 75 us where more than half the CPUs run functions.
+// than 20 us, and for those that take more than 100 us where more than half the CPUs run functions.
 //
 // If all slots (below) are in use, no other thread could run the call sooner: then a function that
 // takes less than 500 us runs here in any case, unless such functions have taken this thread a
@@ -48,7 +48,7 @@ inline constexpr base::Duration kWorthReadingOn = std::chrono::microseconds(20);
 /// Worth a system call to find out whether another connection's call has come.
 inline constexpr base::Duration kWorthALook = std::chrono::microseconds(20);
 /// The same where more than half the CPUs run functions.
-inline constexpr base::Duration kWorthALookWhenBusy = std::chrono::microseconds(75);
+inline constexpr base::Duration kWorthALookWhenBusy = std::chrono::microseconds(100);
 /// Waking another thread to lead costs a tenth of such a function.
 inline constexpr base::Duration kWorthAHandOver = std::chrono::microseconds(500);
 /// Bytes of arguments, without their tensors, that take about a millisecond to decode.

@@ -91,17 +91,9 @@ class World {
 
   /// What went wrong, if anything.
   std::optional<std::string> play() {
-    try {
-      for (uint64_t step = 0; step < kMostSteps; ++step) {
-        if (!threads_.run_one(below(threads_.size()), is_busy() ? next_tick_ : kNever)) {
-          check_end();
-          return std::nullopt;
-        }
-      }
-      return "it never comes to rest";
-    } catch (const Violation& violation) {
-      return violation.what();
-    }
+    return threads_.run_to_rest(
+        kMostSteps, [this] { return below(threads_.size()); },
+        [this] { return is_busy() ? next_tick_ : kNever; }, [this] { check_end(); });
   }
 
  private:

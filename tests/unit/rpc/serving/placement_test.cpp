@@ -47,8 +47,8 @@ TEST(Placement, WhereManyCpusHaveWorkOnlyLongerFunctionsAreWorthALook) {
   EXPECT_TRUE(worth_a_look(20us, 1, 16));
   EXPECT_TRUE(worth_a_look(20us, 8, 16));
   EXPECT_FALSE(worth_a_look(20us, 9, 16));
-  EXPECT_FALSE(worth_a_look(74us, 16, 16));
-  EXPECT_TRUE(worth_a_look(75us, 16, 16));
+  EXPECT_FALSE(worth_a_look(99us, 16, 16));
+  EXPECT_TRUE(worth_a_look(100us, 16, 16));
   EXPECT_FALSE(worth_a_look(20us, 1, 1));
 }
 
