@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "transport/event_source.h"
 #include "weft/error.h"
 
 namespace weft::transport {
@@ -27,29 +28,25 @@ struct IoResult {
 /// events.
 inline constexpr auto kLongestReceive = std::chrono::milliseconds(100);
 
-/// One end of a byte stream. send() and receive() never block; one thread may send while another
-/// one receives; close_both_ways() may run at any time on any thread.
-class Connection {
+/// One end of a byte stream. It is readable when receive() would not block, and writable when
+/// send() would not. send() and receive() never block; one thread may send while another one
+/// receives; close_both_ways() may run at any time on any thread.
+class Connection : public EventSource {
  public:
-  virtual ~Connection() = default;
-
   virtual IoResult send(const iovec* buffers, int count) = 0;
   virtual IoResult receive(void* to, size_t size) = 0;
   /// Waits for bytes, at most kLongestReceive; kWouldBlock if none came.
   virtual IoResult wait_and_receive(void* to, size_t size) = 0;
 
   /// From now on send() and receive() at both ends return kClosed; receive() first returns the
-  /// bytes that have arrived. Threads that wait for the descriptor wake up.
+  /// bytes that have arrived. Threads that wait for the connection wake up.
   virtual void close_both_ways() = 0;
   /// receive() at the other end returns everything sent so far and then kClosed. This end can still
   /// receive.
   virtual void finish_sending() = 0;
 
-  /// For poll and epoll: readable when receive() would not block, writable when send() would not.
-  virtual int descriptor() const = 0;
-
-  /// To be called on a connection made by connect() when its descriptor has become writable. Throws
-  /// Refused if nobody listens there, or kUnavailable, unless the connection is established.
+  /// To be called on a connection made by connect() when it has become writable. Throws Refused if
+  /// nobody listens there, or kUnavailable, unless the connection is established.
   virtual void check_connected() {}
   virtual std::string remote_address() const = 0;
 };
@@ -60,10 +57,9 @@ class Refused : public Error {
   explicit Refused(const std::string& text) : Error(ErrorCode::kUnavailable, text) {}
 };
 
-class Listener {
+/// It is readable when accept() would give something.
+class Listener : public EventSource {
  public:
-  virtual ~Listener() = default;
-
   struct Accepted {
     enum class Status { kConnection, kNone, kExhausted };
     Status status;
@@ -72,7 +68,6 @@ class Listener {
   };
   virtual Accepted accept() = 0;
 
-  virtual int descriptor() const = 0;
   /// The address with which connect() reaches this listener.
   virtual std::string address() const = 0;
 };

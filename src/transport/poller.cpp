@@ -4,9 +4,9 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
 #include <fmt/format.h>
 
@@ -30,64 +30,163 @@ PrivateDescriptor checked(int fd, const char* what) {
               fmt::format("cannot create {}: {}", what, strerror(errno)));
 }
 
+uint32_t epoll_bits(uint32_t interest) {
+  uint32_t bits = 0;
+  if (interest & kReadable) bits |= EPOLLIN | EPOLLRDHUP;
+  if (interest & kWritable) bits |= EPOLLOUT;
+  return bits;
+}
+
+// A source that the system does not watch gives every sign by being readable.
+uint32_t bits_of_signs(uint32_t interest) {
+  return interest == kNothing ? uint32_t{0} : EPOLLIN | EPOLLRDHUP;
+}
+
 }  // namespace
 
 Poller::Poller()
     : epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
       wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "an event descriptor")) {
-  add(wake_.get(), EPOLLIN, kWakeToken);
+  epoll_event event{EPOLLIN, {.u64 = kWakeToken}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
 }
 
-bool Poller::add(int descriptor, uint32_t interest, uint64_t token) {
-  epoll_event event{interest, {.u64 = token}};
-  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0;
+// --- sources ---------------------------------------------------------------------------------
+
+bool Poller::add(EventSource& source, uint32_t interest, uint64_t token) {
+  const bool by_system = source.is_watched_by_system();
+  epoll_event event{by_system ? epoll_bits(interest) : bits_of_signs(interest), {.u64 = token}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, source.descriptor(), &event) != 0) return false;
+  if (!by_system) watch(source, interest, token);
+  return true;
 }
 
-void Poller::change(int descriptor, uint32_t interest, uint64_t token) {
-  epoll_event event{interest, {.u64 = token}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event);
+void Poller::change(EventSource& source, uint32_t interest, uint64_t token) {
+  const bool by_system = source.is_watched_by_system();
+  epoll_event event{by_system ? epoll_bits(interest) : bits_of_signs(interest), {.u64 = token}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.descriptor(), &event);
+  if (!by_system) watch(source, interest, token);
 }
 
-void Poller::remove(int descriptor) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr); }
+void Poller::remove(EventSource& source, uint64_t token) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, source.descriptor(), nullptr);
+  if (source.is_watched_by_system()) return;
+  const base::MutexLock lock(mutex_);
+  const auto found = watched_.find(token);
+  if (found == watched_.end() || found->second.source != &source) return;
+  if (found->second.awake) std::erase(awake_, token);
+  watched_.erase(found);
+  watched_count_.store(watched_.size(), std::memory_order_seq_cst);
+  awake_count_.store(awake_.size(), std::memory_order_seq_cst);
+}
+
+void Poller::watch(EventSource& source, uint32_t interest, uint64_t token) {
+  bool is_ready;
+  {
+    const base::MutexLock lock(mutex_);
+    const auto [at, is_new] = watched_.try_emplace(token, Watched{&source, interest, token, false});
+    Watched& watched = at->second;
+    watched.source = &source;
+    watched.interest = interest;
+    watched_count_.store(watched_.size(), std::memory_order_seq_cst);
+    if (watched.awake) return;  // the thread that waits looks at it before it sleeps
+    is_ready = source.arm(interest).any();
+    if (is_ready) note_awake(watched);
+  }
+  if (is_ready) wake();
+}
+
+void Poller::note_awake(Watched& watched) {
+  if (std::exchange(watched.awake, true)) return;
+  awake_.push_back(watched.token);
+  awake_count_.store(awake_.size(), std::memory_order_seq_cst);
+}
 
 void Poller::wake() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t ignored = write(wake_.get(), &one, sizeof one);
 }
 
+// --- waiting ---------------------------------------------------------------------------------
+
 std::span<const PollEvent> Poller::wait(std::optional<base::Duration> limit) {
-  const int n = epoll_wait(epoll_.get(), raw_.data(), kBatch, to_milliseconds(limit));
   size_t count = 0;
+  if (has_awake()) {
+    const bool may_sleep = !limit || limit->count() > 0;
+    count = look_at_awake(/*arms=*/may_sleep);
+    if (count > 0 && ++calls_ % kCallsPerLook != 0) return {events_.data(), count};
+    if (count > 0) limit = base::Duration(0);
+  }
+  const int n = epoll_wait(epoll_.get(), raw_.data(), kBatch, to_milliseconds(limit));
+  const bool all_by_system = watched_count_.load(std::memory_order_seq_cst) == 0;
   for (int i = 0; i < n; ++i) {
     if (raw_[i].data.u64 == kWakeToken) {
       uint64_t ignored;
       [[maybe_unused]] const ssize_t read_bytes = read(wake_.get(), &ignored, sizeof ignored);
-      continue;
+    } else if (all_by_system) {
+      events_[count++] = event_of_descriptor(raw_[i]);
+    } else if (const auto event = event_of(raw_[i])) {
+      events_[count++] = *event;
     }
-    const uint32_t bits = raw_[i].events;
-    events_[count++] = {raw_[i].data.u64,
-                        (bits & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
-                        (bits & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0};
   }
   return {events_.data(), count};
 }
 
-bool Poller::has_events() const {
-  return wait_for_descriptor(epoll_.get(), WaitFor::kReadable, base::Duration(0)).readable;
+// Puts the events of awake sources into events_ and returns how many there are, at most kBatch.
+// `arms`: a source that has none falls asleep.
+size_t Poller::look_at_awake(bool arms) {
+  size_t found = 0;
+  size_t looked_at = 0;
+  const base::MutexLock lock(mutex_);
+  std::vector<uint64_t> still;
+  for (const uint64_t token : awake_) {
+    if (found == kBatch) break;
+    ++looked_at;
+    Watched& each = watched_.at(token);
+    const Readiness ready =
+        arms ? each.source->arm(each.interest) : each.source->look(each.interest);
+    if (ready.any()) events_[found++] = {token, ready.readable, ready.writable};
+    each.awake = ready.any() || !arms;
+    if (each.awake) still.push_back(token);
+  }
+  // Those that were not looked at come first the next time.
+  awake_.erase(awake_.begin(), awake_.begin() + static_cast<ptrdiff_t>(looked_at));
+  awake_.insert(awake_.end(), still.begin(), still.end());
+  awake_count_.store(awake_.size(), std::memory_order_seq_cst);
+  return found;
 }
 
-Readiness wait_for_descriptor(int descriptor, WaitFor what, std::optional<base::Duration> limit) {
-  pollfd polled{descriptor, POLLIN | POLLRDHUP, 0};
-  if (what == WaitFor::kReadableOrWritable) polled.events |= POLLOUT;
-  timespec at_most{};
-  if (limit && limit->count() > 0) {
-    at_most.tv_sec = limit->count() / 1'000'000'000;
-    at_most.tv_nsec = limit->count() % 1'000'000'000;
+// Of a source that may have given a sign. Nothing: it has nothing of interest, or look_at_awake()
+// has found it.
+std::optional<PollEvent> Poller::event_of(const epoll_event& raw) {
+  const base::MutexLock lock(mutex_);
+  const auto found = watched_.find(raw.data.u64);
+  if (found == watched_.end()) return event_of_descriptor(raw);
+  Watched& watched = found->second;
+  watched.source->take_sign();
+  if (watched.awake) return std::nullopt;
+  note_awake(watched);
+  const Readiness ready = watched.source->look(watched.interest);
+  if (!ready.any()) return std::nullopt;
+  return PollEvent{watched.token, ready.readable, ready.writable};
+}
+
+PollEvent Poller::event_of_descriptor(const epoll_event& raw) {
+  const uint32_t bits = raw.events;
+  return {raw.data.u64, (bits & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
+          (bits & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0};
+}
+
+bool Poller::has_events() const {
+  if (has_awake()) {
+    const base::MutexLock lock(mutex_);
+    for (const uint64_t token : awake_) {
+      const Watched& each = watched_.at(token);
+      if (each.source->look(each.interest).any()) return true;
+    }
   }
-  if (ppoll(&polled, 1, limit ? &at_most : nullptr, nullptr) <= 0) return {};
-  const bool over = polled.revents & (POLLHUP | POLLERR | POLLNVAL);
-  const bool hung_up = over || polled.revents & POLLRDHUP;
-  return {hung_up || polled.revents & POLLIN, over || polled.revents & POLLOUT, hung_up};
+  pollfd polled{epoll_.get(), POLLIN, 0};
+  return poll(&polled, 1, 0) > 0;
 }
 
 }  // namespace weft::transport

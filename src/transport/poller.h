@@ -1,4 +1,9 @@
-// Waiting for many descriptors at once.
+// Waiting for many connections and listeners at once.
+//
+// The system watches most sources (transport/event_source.h). The others are watched here as long
+// as they are awake, that is from the moment when one of them gave a sign until wait() finds
+// nothing ready in it and arms it: what lies ready is seen without a system call, and a source that
+// sleeps costs nothing.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -6,16 +11,21 @@
 #include <sys/epoll.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
+#include "transport/event_source.h"
 #include "transport/private_descriptor.h"
 
 namespace weft::transport {
 
-/// One event: the token given to add() and what the descriptor is ready for.
+/// One event: the token given to add() and what the source is ready for.
 struct PollEvent {
   uint64_t token;
   bool readable;  // also if it is closed or has an error; receive() tells which
@@ -24,24 +34,19 @@ struct PollEvent {
 
 class Poller {
  public:
-  enum Interest : uint32_t {
-    kNothing = 0,
-    kReadable = EPOLLIN | EPOLLRDHUP,
-    kWritable = EPOLLOUT,
-  };
-
   /// Throws kLimitExceeded when the process has no descriptor left.
   Poller();
 
-  bool add(int descriptor, uint32_t interest, uint64_t token);
-  void change(int descriptor, uint32_t interest, uint64_t token);
-  void remove(int descriptor);
+  // Any thread. `interest`: bits of Interest. A source must be removed before it is destroyed.
+  bool add(EventSource& source, uint32_t interest, uint64_t token);
+  void change(EventSource& source, uint32_t interest, uint64_t token);
+  void remove(EventSource& source, uint64_t token);
 
   /// Ends a wait(); may be called by any thread. Several calls may end only one wait().
   void wake();
 
-  /// Waits until a descriptor is ready, wake() was called or `limit` passed (nullopt: no limit).
-  /// Only one thread may call it.
+  /// Waits until a source is ready, wake() was called or `limit` passed (nullopt: no limit). Only
+  /// one thread may call it. An event is reported for as long as it lasts and is of interest.
   std::span<const PollEvent> wait(std::optional<base::Duration> limit);
   /// Whether wait() would return at once. Any thread.
   bool has_events() const;
@@ -49,20 +54,36 @@ class Poller {
  private:
   static constexpr uint64_t kWakeToken = UINT64_MAX;
   static constexpr int kBatch = 64;
+  /// While awake sources have something, the system is asked once in so many calls of wait().
+  static constexpr uint32_t kCallsPerLook = 8;
+
+  /// A source that the system does not watch.
+  struct Watched {
+    EventSource* source;
+    uint32_t interest;
+    uint64_t token;
+    bool awake;
+  };
+  void watch(EventSource& source, uint32_t interest, uint64_t token);
+  void note_awake(Watched& watched) WEFT_REQUIRES(mutex_);
+  bool has_awake() const { return awake_count_.load(std::memory_order_seq_cst) != 0; }
+  size_t look_at_awake(bool arms);
+  std::optional<PollEvent> event_of(const epoll_event& raw);
+  static PollEvent event_of_descriptor(const epoll_event& raw);
 
   PrivateDescriptor epoll_;
   PrivateDescriptor wake_;
   std::array<epoll_event, kBatch> raw_;
-  std::array<PollEvent, kBatch> events_;
-};
+  std::array<PollEvent, 2 * kBatch> events_;
+  uint32_t calls_ = 0;  // of wait() that found an awake source ready
 
-/// Waits until `descriptor` is readable (or writable, if asked for) or `limit` passed.
-struct Readiness {
-  bool readable = false;
-  bool writable = false;
-  bool hung_up = false;  // the other side sends nothing more; what it has sent may be unread
+  mutable base::Mutex mutex_;
+  // Sources that the system does not watch, by token. Those that are not awake are armed.
+  std::unordered_map<uint64_t, Watched> watched_ WEFT_GUARDED_BY(mutex_);
+  std::vector<uint64_t> awake_ WEFT_GUARDED_BY(mutex_);  // tokens
+  // Their numbers; changed under the mutex.
+  std::atomic<size_t> watched_count_{0};
+  std::atomic<size_t> awake_count_{0};
 };
-enum class WaitFor { kReadable, kReadableOrWritable };
-Readiness wait_for_descriptor(int descriptor, WaitFor what, std::optional<base::Duration> limit);
 
 }  // namespace weft::transport

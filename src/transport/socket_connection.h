@@ -20,9 +20,11 @@ class SocketConnection : public Connection {
   IoResult wait_and_receive(void* to, size_t size) override;
   void close_both_ways() override;
   void finish_sending() override;
-  int descriptor() const override { return socket_.get(); }
   void check_connected() override;
   std::string remote_address() const override { return remote_; }
+
+ protected:
+  int descriptor() const override { return socket_.get(); }
 
  private:
   IoResult receive_with(void* to, size_t size, int flags);

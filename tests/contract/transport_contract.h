@@ -10,8 +10,6 @@
 
 #pragma once
 
-#include <poll.h>
-
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,19 +33,19 @@ class TransportContract : public testing::Test {
     std::unique_ptr<Connection> connector, acceptor;
   };
 
-  static bool ready(int descriptor, short events, std::chrono::milliseconds limit) {
-    pollfd polled{descriptor, events, 0};
-    return poll(&polled, 1, static_cast<int>(limit.count())) == 1;
+  static void wait_readable(EventSource& source) {
+    ASSERT_TRUE(source.wait(kReadable, kLimit).readable);
   }
-  static void wait_readable(int descriptor) { ASSERT_TRUE(ready(descriptor, POLLIN, kLimit)); }
-  static void wait_writable(int descriptor) { ASSERT_TRUE(ready(descriptor, POLLOUT, kLimit)); }
+  static void wait_writable(EventSource& source) {
+    ASSERT_TRUE(source.wait(kWritable, kLimit).writable);
+  }
   static std::unique_ptr<Connection> accept(Listener& listener) {
-    wait_readable(listener.descriptor());
+    wait_readable(listener);
     return listener.accept().connection;
   }
   std::unique_ptr<Connection> connect(const std::string& address) {
     auto connection = transport_->connect(address);
-    wait_writable(connection->descriptor());
+    wait_writable(*connection);
     EXPECT_NO_THROW(connection->check_connected());
     return connection;
   }
@@ -69,7 +67,7 @@ class TransportContract : public testing::Test {
     std::string text;
     while (text.size() < bytes) {
       char buffer[4096];
-      wait_readable(connection.descriptor());
+      wait_readable(connection);
       const IoResult got = connection.receive(buffer, std::min(sizeof buffer, bytes - text.size()));
       if (got.status == Status::kClosed) break;
       text.append(buffer, got.bytes);
@@ -88,7 +86,7 @@ class TransportContract : public testing::Test {
       done += sent.bytes;
       if (sent.status == Status::kDone) continue;
       ++would_block;
-      wait_writable(connection.descriptor());
+      wait_writable(connection);
     }
   }
   static void receive_pattern(Connection& connection, size_t bytes) {
@@ -96,12 +94,12 @@ class TransportContract : public testing::Test {
     for (size_t done = 0; done < bytes;) {
       const IoResult got = connection.receive(data.data(), data.size());
       ASSERT_NE(got.status, Status::kClosed) << got.why;
-      if (got.status == Status::kWouldBlock) wait_readable(connection.descriptor());
+      if (got.status == Status::kWouldBlock) wait_readable(connection);
       for (size_t i = 0; i < got.bytes; ++i, ++done) ASSERT_EQ(data[i], done % 251);
     }
   }
   static Status status_after_close(Connection& connection) {
-    wait_readable(connection.descriptor());
+    wait_readable(connection);
     char byte;
     return connection.receive(&byte, 1).status;
   }
@@ -160,7 +158,7 @@ TYPED_TEST_P(TransportContract, WithoutBytesAReceiveWouldBlock) {
   char byte;
 
   EXPECT_EQ(pair.connector->receive(&byte, 1).status, IoResult::Status::kWouldBlock);
-  EXPECT_FALSE(this->ready(pair.connector->descriptor(), POLLIN, std::chrono::milliseconds(1)));
+  EXPECT_FALSE(pair.connector->wait(kReadable, std::chrono::milliseconds(1)).any());
   EXPECT_EQ(pair.acceptor->wait_and_receive(&byte, 1).status, IoResult::Status::kWouldBlock);
 }
 
@@ -184,7 +182,7 @@ TYPED_TEST_P(TransportContract, AWriterWaitsForASlowReaderAndGoesOn) {
   int would_block = 0;
 
   std::thread sender([&] { this->send_pattern(*pair.connector, kBytes, would_block); });
-  while (this->ready(pair.connector->descriptor(), POLLOUT, std::chrono::milliseconds(0))) {
+  while (pair.connector->wait(kWritable, std::chrono::milliseconds(0)).writable) {
   }
   this->receive_pattern(*pair.acceptor, kBytes);
   sender.join();
@@ -266,7 +264,7 @@ TYPED_TEST_P(TransportContract, SendingToAClosedEndIsAnErrorAndNoSignal) {
 TYPED_TEST_P(TransportContract, CloseFromAnotherThreadEndsAPoll) {
   auto pair = this->connected_pair();
   Poller poller;
-  poller.add(pair.acceptor->descriptor(), Poller::kReadable, 7);
+  poller.add(*pair.acceptor, kReadable, 7);
 
   std::thread closer([&] { pair.acceptor->close_both_ways(); });
   const auto events = poller.wait(this->kLimit);
@@ -293,7 +291,7 @@ TYPED_TEST_P(TransportContract, CloseFromAnotherThreadEndsAReceiveThatWaits) {
 TYPED_TEST_P(TransportContract, ConnectToNobodyFails) {
   const auto connect = [this] {
     const auto connection = this->transport_->connect(TypeParam::kNobody);
-    this->wait_writable(connection->descriptor());
+    this->wait_writable(*connection);
     connection->check_connected();
   };
 
@@ -304,7 +302,7 @@ TYPED_TEST_P(TransportContract, AListenerThatIsGoneRefuses) {
   const std::string address = this->transport_->listen(TypeParam::kAnyAddress)->address();
   const auto connect = [&] {
     const auto connection = this->transport_->connect(address);
-    this->wait_writable(connection->descriptor());
+    this->wait_writable(*connection);
     connection->check_connected();
   };
 

@@ -42,8 +42,7 @@ HandmadePeer::~HandmadePeer() { worker_->shutdown_now(); }
 detail::Ref<Link> HandmadePeer::connect() { return link_of(transport_->connect(address_)); }
 
 detail::Ref<Link> HandmadePeer::accept() {
-  transport::wait_for_descriptor(listener_->descriptor(), transport::WaitFor::kReadable,
-                                 kEndsAHang);
+  listener_->wait(transport::kReadable, kEndsAHang);
   return link_of(listener_->accept().connection);
 }
 

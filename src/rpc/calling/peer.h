@@ -215,7 +215,7 @@ class Peer final : public Ticking {
   std::array<std::vector<bool>, 2> announced_ WEFT_GUARDED_BY(mutex_);
   // The transport has connected; the hello may be on its way.
   bool stream_up_ WEFT_GUARDED_BY(mutex_) = false;
-  // Events that the loop watches the descriptor for.
+  // Events that the loop watches the connection for.
   uint32_t interest_ WEFT_GUARDED_BY(mutex_) = 0;
   base::Time last_received_ WEFT_GUARDED_BY(mutex_){};
   // Received over this link when the heartbeat last heard of it.

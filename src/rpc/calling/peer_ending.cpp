@@ -55,7 +55,7 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
 
 void Peer::drop_link() {
   const detail::Ref<Link> link = std::exchange(link_, {});
-  runtime_->io.unwatch(link->descriptor());
+  runtime_->io.unwatch(link->connection(), token_);
   link->close();
   counters_.bytes_sent += link->sent_bytes();
   counters_.bytes_received += link->received_bytes();

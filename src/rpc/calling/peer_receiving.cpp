@@ -17,7 +17,6 @@ namespace weft::rpc {
 namespace {
 
 using Access = OutgoingCallAccess;
-using transport::Poller;
 
 // Fewer bytes of an unfinished frame are no sign of life: they may be pongs that are taken for the
 // body of a frame that claims more bytes than it has.
@@ -191,10 +190,10 @@ void Peer::receive_until(const detail::Ref<Link>& link, Term term, base::Time li
       waits = true;
       continue;
     }
-    const auto what =
-        link->blocked() ? transport::WaitFor::kReadableOrWritable : transport::WaitFor::kReadable;
-    const transport::Readiness ready = transport::wait_for_descriptor(
-        link->descriptor(), what, std::min<base::Duration>(left, transport::kLongestReceive));
+    const uint32_t what =
+        transport::kReadable | (link->blocked() ? transport::kWritable : transport::kNothing);
+    const transport::Readiness ready =
+        link->connection().wait(what, std::min<base::Duration>(left, transport::kLongestReceive));
     if (ready.writable && link->blocked()) flush(link);
     try_first = ready.readable;
     if (future && future->ready()) return;
@@ -350,11 +349,11 @@ void Peer::let_loop_receive() {
 // Not called when a caller takes over from the loop: the loop notices at its next event, which
 // costs the caller nothing.
 void Peer::update_interest() {
-  uint32_t wanted = Poller::kNothing;
-  if (reception_.receiver() == Receiver::kLoop) wanted |= Poller::kReadable;
-  if (!stream_up_ || link_->blocked()) wanted |= Poller::kWritable;
+  uint32_t wanted = transport::kNothing;
+  if (reception_.receiver() == Receiver::kLoop) wanted |= transport::kReadable;
+  if (!stream_up_ || link_->blocked()) wanted |= transport::kWritable;
   if (std::exchange(interest_, wanted) != wanted) {
-    runtime_->io.watch(link_->descriptor(), wanted, token_);
+    runtime_->io.watch(link_->connection(), wanted, token_);
   }
 }
 

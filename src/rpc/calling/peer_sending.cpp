@@ -20,7 +20,6 @@ namespace weft::rpc {
 namespace {
 
 using Access = OutgoingCallAccess;
-using transport::Poller;
 
 constexpr auto kConnectTimeout = std::chrono::seconds(5);
 constexpr auto kQuietLink = std::chrono::milliseconds(1);
@@ -266,8 +265,8 @@ bool Peer::wait_for_room(const CallLimits& limits, size_t bytes) {
 // A link may have been closed unnoticed; a call sent there would be lost.
 void Peer::notice_dead_link() {
   const detail::Ref<Link> link = link_;
-  const transport::Readiness ready = transport::wait_for_descriptor(
-      link->descriptor(), transport::WaitFor::kReadable, base::Duration(0));
+  const transport::Readiness ready =
+      link->connection().wait(transport::kReadable, base::Duration(0));
   if (!ready.readable) return;
   if (reception_.may_glance()) {
     const Term term = reception_.begin(/*polls=*/false);
@@ -323,12 +322,12 @@ void Peer::connect() {
   bytes_at_life_ = 0;
   reception_.on_connecting();
   stream_up_ = false;
-  interest_ = Poller::kReadable | Poller::kWritable;
-  if (!runtime_->io.watch_new(link_->descriptor(), interest_, token_)) {
+  interest_ = transport::kReadable | transport::kWritable;
+  if (!runtime_->io.watch_new(link_->connection(), interest_, token_)) {
     set_state(State::kIdle);
     connect_by_ = base::Time::max();
     backoff_.on_failure(now);
-    last_failure_ = "no descriptor can be watched any more";
+    last_failure_ = "no connection can be watched any more";
     link_ = {};
     reception_.on_lost();
     throw Error(ErrorCode::kUnavailable, last_failure_);

@@ -11,7 +11,7 @@ namespace weft::rpc {
 namespace {
 thread_local const IoLoop* leading = nullptr;
 constexpr base::Time::rep kNever = base::Time::max().time_since_epoch().count();
-// Between two looks at descriptors and timers.
+// Between two looks at connections and timers.
 constexpr int kContinuationsPerTurn = 64;
 constexpr auto kContinuationTime = std::chrono::microseconds(200);
 
@@ -215,7 +215,7 @@ base::Time IoLoop::run_timers(base::Time now) {
   return timers_.empty() ? base::Time::max() : base::Time(base::Duration(timers_.front().at));
 }
 
-// As many as fit into a turn: descriptors and timers do not wait for those that make new ones.
+// As many as fit into a turn: connections and timers do not wait for those that make new ones.
 bool IoLoop::run_continuations() {
   const base::Time until = std::chrono::steady_clock::now() + kContinuationTime;
   for (int i = 0; i < kContinuationsPerTurn; ++i) {

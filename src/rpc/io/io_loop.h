@@ -23,7 +23,7 @@ namespace weft::rpc {
 
 class IoLoop;
 
-/// Something with a descriptor or a time that the loop looks after. Its methods run on the leader
+/// Something with a connection or a time that the loop looks after. Its methods run on the leader
 /// and are quick.
 class IoClient {
  public:
@@ -59,14 +59,14 @@ class IoLoop final : public base::CrewLoop,
   uint64_t add(std::shared_ptr<IoClient> client);
   void remove(uint64_t token);
 
-  // Descriptors. An event is reported for as long as it lasts and is of interest.
-  bool watch_new(int descriptor, uint32_t interest, uint64_t token) {
-    return poller_->add(descriptor, interest, token);
+  // Connections and listeners. An event is reported for as long as it lasts and is of interest.
+  bool watch_new(transport::EventSource& source, uint32_t interest, uint64_t token) {
+    return poller_->add(source, interest, token);
   }
-  void watch(int descriptor, uint32_t interest, uint64_t token) {
-    poller_->change(descriptor, interest, token);
+  void watch(transport::EventSource& source, uint32_t interest, uint64_t token) {
+    poller_->change(source, interest, token);
   }
-  void unwatch(int descriptor) { poller_->remove(descriptor); }
+  void unwatch(transport::EventSource& source, uint64_t token) { poller_->remove(source, token); }
 
   /// on_time() is called at `due` or soon after. Any thread.
   void set_due(IoClient& client, base::Time due);

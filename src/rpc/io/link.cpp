@@ -74,7 +74,7 @@ Link::State Link::flush(size_t too_much) {
     const uint64_t enough = sent_bytes() + kMostPerFlush;
     while (state == State::kFine && sent_bytes() < enough && take_queued(too_much))
       state = write_out();
-    // Too much for this thread: another one goes on when the descriptor is writable, which it is.
+    // Too much for this thread: another one goes on when the connection is writable, which it is.
     if (state == State::kFine && has_frames()) state = State::kBlocked;
   }
   blocked_.store(state == State::kBlocked, std::memory_order_relaxed);

@@ -67,7 +67,7 @@ class Link : public detail::RefCounted {
   /// Writes the queued frames, also those that other threads queue meanwhile, but not many times as
   /// much as a caller's own. Returns at once if another thread writes: that thread writes all.
   /// Leaves frames of the normal lane queued if they are `too_much` bytes or more. kBlocked: call
-  /// again when the descriptor is writable.
+  /// again when the connection is writable.
   State flush(size_t too_much = SIZE_MAX);
   /// Marks that a queued frame was not written on purpose; the next thread that calls flush() on
   /// this link writes it.
@@ -110,7 +110,6 @@ class Link : public detail::RefCounted {
   void close() { connection_->close_both_ways(); }
   void finish_sending() { connection_->finish_sending(); }
   transport::Connection& connection() { return *connection_; }
-  int descriptor() const { return connection_->descriptor(); }
 
  private:
   static constexpr size_t kMuchUnsent = 64 * 1024;

@@ -14,8 +14,6 @@ namespace weft::rpc {
 
 namespace {
 
-using transport::Poller;
-
 constexpr auto kHelloTimeout = std::chrono::seconds(5);
 // Connections without a hello: so many of strangers, and for each member the first of its own,
 // whose hello may take a moment where hundreds of workers share a few processors.
@@ -38,7 +36,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
   bool start() {
     IoLoop& io = host_.runtime_->io;
     token_ = io.add(shared_from_this());
-    if (!io.watch_new(link_->descriptor(), Poller::kReadable, token_)) {
+    if (!io.watch_new(link_->connection(), transport::kReadable, token_)) {
       io.remove(token_);
       return false;
     }
@@ -69,7 +67,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
   /// Closes the connection; the reason is logged.
   void leave(const std::string& why) {
     host_.log_turned_away(link_->connection().remote_address(), why);
-    host_.runtime_->io.unwatch(link_->descriptor());
+    host_.runtime_->io.unwatch(link_->connection(), token_);
     link_->close();
     gone();
   }
@@ -87,7 +85,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
     link_->decoder().expect_any();
     link_->set_features(wire::kOfferedFeatures.common_with(hello.features));
     answer();
-    host_.runtime_->io.unwatch(link_->descriptor());
+    host_.runtime_->io.unwatch(link_->connection(), token_);
     const WorkerInfo& caller = host_.runtime_->group.members[static_cast<size_t>(hello.from)].info;
     switch (host_.server_.adopt(link_, caller)) {
       case Server::Adoption::kServed:
@@ -96,7 +94,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
         link_->close();
         return gone();
       case Server::Adoption::kOutOfDescriptors:
-        return leave("no descriptor can be watched any more");
+        return leave("no connection can be watched any more");
     }
   }
 
@@ -150,13 +148,13 @@ Acceptor::Acceptor(std::shared_ptr<Runtime> runtime, Server& server,
 void Acceptor::start() {
   const base::MutexLock lock(mutex_);
   token_ = runtime_->io.add(shared_from_this());
-  runtime_->io.watch_new(listener_->descriptor(), Poller::kReadable, token_);
+  runtime_->io.watch_new(*listener_, transport::kReadable, token_);
 }
 
 void Acceptor::stop() {
   const base::MutexLock lock(mutex_);
   if (!listener_) return;
-  runtime_->io.unwatch(listener_->descriptor());
+  runtime_->io.unwatch(*listener_, token_);
   runtime_->io.remove(token_);
   listener_ = nullptr;
 }
@@ -182,13 +180,13 @@ void Acceptor::on_event(bool, bool) {
 
 void Acceptor::pause(const std::string& why) {
   log_turned_away("anybody", "cannot accept, trying again in 100 ms: " + why);
-  runtime_->io.watch(listener_->descriptor(), Poller::kNothing, token_);
+  runtime_->io.watch(*listener_, transport::kNothing, token_);
   runtime_->io.set_due(*this, runtime_->clock->now() + kPauseWhenExhausted);
 }
 
 void Acceptor::on_time(base::Time) {
   const base::MutexLock lock(mutex_);
-  if (listener_) runtime_->io.watch(listener_->descriptor(), Poller::kReadable, token_);
+  if (listener_) runtime_->io.watch(*listener_, transport::kReadable, token_);
 }
 
 void Acceptor::admit(std::unique_ptr<transport::Connection> connection) {

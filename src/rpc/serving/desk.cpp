@@ -15,8 +15,6 @@ namespace weft::rpc {
 
 namespace {
 
-using transport::Poller;
-
 // A caller that called so lately may call again at once.
 constexpr auto kSoon = std::chrono::milliseconds(10);
 constexpr auto kLongestInline = std::chrono::milliseconds(1);
@@ -49,7 +47,7 @@ Desk::Desk(Server& server, Runtime& runtime, base::Crew& crew)
 bool Desk::add(const detail::Ref<ServingLink>& link) {
   const base::MutexLock lock(mutex_);
   link->token = next_token_++;
-  if (!poller_.add(link->link().descriptor(), Poller::kReadable, link->token)) return false;
+  if (!poller_.add(link->link().connection(), transport::kReadable, link->token)) return false;
   links_.emplace(link->token, link);
   link_count_.store(links_.size(), std::memory_order_relaxed);
   return true;
@@ -81,10 +79,10 @@ detail::Ref<ServingLink> Desk::find(uint64_t token) const {
 }
 
 void Desk::watch(ServingLink& link, uint32_t interest) {
-  poller_.change(link.link().descriptor(), interest, link.token);
+  poller_.change(link.link().connection(), interest, link.token);
 }
 
-void Desk::unwatch(ServingLink& link) { poller_.remove(link.link().descriptor()); }
+void Desk::unwatch(ServingLink& link) { poller_.remove(link.link().connection(), link.token); }
 
 void Desk::drop(ServingLink& link, const std::string& why, bool suspicious) {
   if (std::exchange(link.lost, true)) return;

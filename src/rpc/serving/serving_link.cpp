@@ -49,7 +49,7 @@ ServingLink::ServingLink(Server& server, Desk& desk, detail::Ref<Link> link, Wor
       desk_(desk),
       link_(std::move(link)),
       caller_(std::move(caller)),
-      interest_(transport::Poller::kReadable) {}
+      interest_(transport::kReadable) {}
 
 // Throws kBadMessage for a number that is too high, or one of too many.
 ResolvedFunction& ServingLink::function_slot(uint32_t number) {
@@ -87,9 +87,9 @@ void ServingLink::flush() {
 void ServingLink::update_interest() {
   const base::MutexLock lock(interest_mutex_);
   const bool paused = link_->unsent_bytes() > kUnsentRepliesBeforePause;
-  uint32_t wanted = transport::Poller::kNothing;
-  if (!paused) wanted |= transport::Poller::kReadable;
-  if (link_->blocked()) wanted |= transport::Poller::kWritable;
+  uint32_t wanted = transport::kNothing;
+  if (!paused) wanted |= transport::kReadable;
+  if (link_->blocked()) wanted |= transport::kWritable;
   paused_.store(paused, std::memory_order_relaxed);
   if (std::exchange(interest_, wanted) != wanted) desk_.watch(*this, wanted);
 }

@@ -187,8 +187,10 @@ class LoopbackListener final : public Listener {
                                                  std::move(next.second))};
   }
 
-  int descriptor() const override { return ready_.get(); }
   std::string address() const override { return address_; }
+
+ protected:
+  int descriptor() const override { return ready_.get(); }
 
  private:
   std::shared_ptr<LoopbackNetwork::State> network_;

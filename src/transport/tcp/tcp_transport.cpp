@@ -92,8 +92,10 @@ class TcpListener final : public Listener {
     }
   }
 
-  int descriptor() const override { return socket_.get(); }
   std::string address() const override { return address_; }
+
+ protected:
+  int descriptor() const override { return socket_.get(); }
 
  private:
   PrivateDescriptor socket_;
