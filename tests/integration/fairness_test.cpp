@@ -137,7 +137,13 @@ INSTANTIATE_TEST_SUITE_P(All, FairnessOfLoads,
 
 struct Counter {
   static constexpr bool kSerialized = true;
-  int64_t count() { return ++counted; }
+  // Takes so long that a call always waits for the one before it.
+  int64_t count() {
+    const auto end = std::chrono::steady_clock::now() + 100us;
+    while (std::chrono::steady_clock::now() < end) {
+    }
+    return ++counted;
+  }
   int64_t counted = 0;
 };
 
