@@ -27,7 +27,9 @@ struct FunctionStats {
 
 struct PeerStats {
   std::string name;
-  std::string state;  // "idle", "connecting", "connected", "closed"
+  std::string state;      // "idle", "connecting", "connected", "closed"
+  std::string transport;  // how its bytes go, or went last: "tcp", "shm"
+  std::string detour;     // why not through shared memory, if that was tried
   uint64_t calls = 0, failed = 0;
   uint64_t bytes_sent = 0, bytes_received = 0;
   uint64_t connects = 0;

@@ -24,6 +24,11 @@ struct Options {
   // of this host can reach.
   std::string address = {};
 
+  // How this worker reaches others. Nearest: workers of the same host and user through shared
+  // memory, others over TCP. Default: what WEFT_TRANSPORT says, "tcp" or "nearest", else TCP.
+  enum class Transport { kDefault, kTcp, kNearest };
+  Transport transport = Transport::kDefault;
+
   // Timeout of calls that are given none. Zero: they wait as long as the peer lives.
   Timeout default_timeout = std::chrono::seconds(60);
 

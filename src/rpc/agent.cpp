@@ -9,6 +9,7 @@
 
 #include "rendezvous/meeting.h"
 #include "rpc/agent_core.h"
+#include "transport/nearest/nearest_transport.h"
 #include "transport/tcp/tcp_address.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -58,6 +59,20 @@ std::string listen_address(const Options& options) {
   return address;
 }
 
+std::unique_ptr<transport::Transport> make_transport(Options::Transport wanted) {
+  if (wanted == Options::Transport::kDefault) {
+    const char* from_environment = std::getenv("WEFT_TRANSPORT");
+    const std::string said = from_environment ? from_environment : "tcp";
+    if (said != "tcp" && said != "nearest") {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("WEFT_TRANSPORT is \"{}\"; say tcp or nearest", said));
+    }
+    wanted = said == "tcp" ? Options::Transport::kTcp : Options::Transport::kNearest;
+  }
+  return wanted == Options::Transport::kTcp ? transport::make_tcp_transport()
+                                            : transport::make_nearest_transport();
+}
+
 }  // namespace
 
 std::unique_ptr<Agent> Agent::join(const std::string& name, const Options& options,
@@ -67,7 +82,7 @@ std::unique_ptr<Agent> Agent::join(const std::string& name, const Options& optio
   const rendezvous::Invitation invitation = rendezvous::read_invitation(
       options.init_method, options.rank, options.world_size,
       std::chrono::duration_cast<std::chrono::milliseconds>(options.init_timeout));
-  auto transport = transport::make_tcp_transport();
+  auto transport = make_transport(options.transport);
   auto listener = transport->listen(listen_address(options));
   rendezvous::Member self{{name, invitation.rank}, listener->address(), rendezvous::random_id()};
   rendezvous::Group group = rendezvous::meet(invitation, self);

@@ -345,6 +345,8 @@ DebugInfo AgentCore::debug_info() {
     if (stats.calls == 0) continue;
     stats.name = connections->info().name;
     stats.state = connections->state_name();
+    stats.transport = connections->transport();
+    stats.detour = runtime_->transport->detour(connections->address());
     stats.round_trip = summarize(round_trip);
     info.peers.push_back(std::move(stats));
   }

@@ -33,10 +33,12 @@ std::ostream& operator<<(std::ostream& out, const DebugInfo& info) {
   }
   for (const PeerStats& peer : info.peers) {
     out << fmt::format(
-        "  peer {:<20} {:<10} calls {:>9}  failed {:>7}  connects {:>3}  handovers {:>7}  sent "
+        "  peer {:<20} {:<10} {:<4} calls {:>9}  failed {:>7}  connects {:>3}  handovers {:>7}  "
+        "sent "
         "{:>12} B  received {:>12} B  {}\n",
-        peer.name, peer.state, peer.calls, peer.failed, peer.connects, peer.handovers,
-        peer.bytes_sent, peer.bytes_received, latency(peer.round_trip));
+        peer.name, peer.state, peer.transport, peer.calls, peer.failed, peer.connects,
+        peer.handovers, peer.bytes_sent, peer.bytes_received, latency(peer.round_trip));
+    if (!peer.detour.empty()) out << "    not through shared memory: " << peer.detour << '\n';
   }
   for (const CallInFlight& call : info.calls) out << "  " << to_text(call) << '\n';
   return out;

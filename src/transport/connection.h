@@ -49,6 +49,8 @@ class Connection : public EventSource {
   /// nobody listens there, or kUnavailable, unless the connection is established.
   virtual void check_connected() {}
   virtual std::string remote_address() const = 0;
+  /// How bytes go: "tcp", "shm".
+  virtual std::string way() const = 0;
 };
 
 /// Nobody listens at the address.
@@ -80,6 +82,13 @@ class Transport {
   /// Begins to connect; never blocks. If that fails at once, throws Refused if nobody listens
   /// there, otherwise kUnavailable.
   virtual std::unique_ptr<Connection> connect(const std::string& address) = 0;
+  /// A connection to `address` ended before its other end had said anything. Whether the next
+  /// connect() goes another way.
+  virtual bool takes_other_way(const std::string&, const Connection&, const std::string& /*why*/) {
+    return false;
+  }
+  /// Why connections to `address` do not go the nearest way; empty if they do.
+  virtual std::string detour(const std::string&) const { return {}; }
 };
 
 }  // namespace weft::transport

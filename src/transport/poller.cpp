@@ -110,26 +110,35 @@ void Poller::wake() {
 // --- waiting ---------------------------------------------------------------------------------
 
 std::span<const PollEvent> Poller::wait(std::optional<base::Duration> limit) {
-  size_t count = 0;
-  if (has_awake()) {
-    const bool may_sleep = !limit || limit->count() > 0;
-    count = look_at_awake(/*arms=*/may_sleep);
-    if (count > 0 && ++calls_ % kCallsPerLook != 0) return {events_.data(), count};
-    if (count > 0) limit = base::Duration(0);
-  }
-  const int n = epoll_wait(epoll_.get(), raw_.data(), kBatch, to_milliseconds(limit));
+  // Sources that the system does not watch may give a sign and have nothing.
   const bool all_by_system = watched_count_.load(std::memory_order_seq_cst) == 0;
-  for (int i = 0; i < n; ++i) {
-    if (raw_[i].data.u64 == kWakeToken) {
-      uint64_t ignored;
-      [[maybe_unused]] const ssize_t read_bytes = read(wake_.get(), &ignored, sizeof ignored);
-    } else if (all_by_system) {
-      events_[count++] = event_of_descriptor(raw_[i]);
-    } else if (const auto event = event_of(raw_[i])) {
-      events_[count++] = *event;
+  const bool sleeps = !limit || limit->count() > 0;
+  const base::Time until = !all_by_system && sleeps && limit
+                               ? base::later(std::chrono::steady_clock::now(), *limit)
+                               : base::Time::max();
+  for (;;) {
+    size_t count = has_awake() ? look_at_awake(/*arms=*/sleeps) : 0;
+    if (count > 0 && ++calls_ % kCallsPerLook != 0) return {events_.data(), count};
+    bool woken = false;
+    const int n = epoll_wait(epoll_.get(), raw_.data(), kBatch,
+                             to_milliseconds(count > 0 ? base::Duration(0) : limit));
+    for (int i = 0; i < n; ++i) {
+      if (raw_[i].data.u64 == kWakeToken) {
+        take_wake();
+        woken = true;
+      } else if (const auto event = event_of(raw_[i])) {
+        events_[count++] = *event;
+      }
     }
+    if (count > 0 || woken || n <= 0 || !sleeps) return {events_.data(), count};
+    if (limit) limit = until - std::chrono::steady_clock::now();
+    if (limit && limit->count() <= 0) return {};
   }
-  return {events_.data(), count};
+}
+
+void Poller::take_wake() {
+  uint64_t ignored;
+  [[maybe_unused]] const ssize_t bytes = read(wake_.get(), &ignored, sizeof ignored);
 }
 
 // Puts the events of awake sources into events_ and returns how many there are, at most kBatch.
@@ -156,9 +165,9 @@ size_t Poller::look_at_awake(bool arms) {
   return found;
 }
 
-// Of a source that may have given a sign. Nothing: it has nothing of interest, or look_at_awake()
-// has found it.
+// Nothing: a source has given a sign but has nothing of interest, or look_at_awake() has found it.
 std::optional<PollEvent> Poller::event_of(const epoll_event& raw) {
+  if (watched_count_.load(std::memory_order_seq_cst) == 0) return event_of_descriptor(raw);
   const base::MutexLock lock(mutex_);
   const auto found = watched_.find(raw.data.u64);
   if (found == watched_.end()) return event_of_descriptor(raw);

@@ -50,6 +50,8 @@ class Poller {
   std::span<const PollEvent> wait(std::optional<base::Duration> limit);
   /// Whether wait() would return at once. Any thread.
   bool has_events() const;
+  /// Readable when wait() would return at once, if the system watches all sources.
+  int descriptor() const { return epoll_.get(); }
 
  private:
   static constexpr uint64_t kWakeToken = UINT64_MAX;
@@ -68,6 +70,7 @@ class Poller {
   void note_awake(Watched& watched) WEFT_REQUIRES(mutex_);
   bool has_awake() const { return awake_count_.load(std::memory_order_seq_cst) != 0; }
   size_t look_at_awake(bool arms);
+  void take_wake();
   std::optional<PollEvent> event_of(const epoll_event& raw);
   static PollEvent event_of_descriptor(const epoll_event& raw);
 

@@ -34,8 +34,8 @@ IoResult SocketConnection::send(const iovec* buffers, int count) {
 
 // The socket is in blocking mode for wait_and_receive(), whose limit is set here, once. All other
 // calls pass MSG_DONTWAIT.
-SocketConnection::SocketConnection(PrivateDescriptor socket, std::string remote)
-    : socket_(std::move(socket)), remote_(std::move(remote)) {
+SocketConnection::SocketConnection(PrivateDescriptor socket, std::string remote, const char* way)
+    : socket_(std::move(socket)), remote_(std::move(remote)), way_(way) {
   const timeval limit{0, std::chrono::microseconds(kLongestReceive).count()};
   setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
 }

@@ -13,7 +13,7 @@ namespace weft::transport {
 class SocketConnection : public Connection {
  public:
   /// `socket` must be in blocking mode, or check_connected() puts it into that.
-  SocketConnection(PrivateDescriptor socket, std::string remote);
+  SocketConnection(PrivateDescriptor socket, std::string remote, const char* way);
 
   IoResult send(const iovec* buffers, int count) override;
   IoResult receive(void* to, size_t size) override;
@@ -22,6 +22,7 @@ class SocketConnection : public Connection {
   void finish_sending() override;
   void check_connected() override;
   std::string remote_address() const override { return remote_; }
+  std::string way() const override { return way_; }
 
  protected:
   int descriptor() const override { return socket_.get(); }
@@ -31,6 +32,7 @@ class SocketConnection : public Connection {
 
   PrivateDescriptor socket_;
   std::string remote_;
+  const char* way_;
 };
 
 }  // namespace weft::transport

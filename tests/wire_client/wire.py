@@ -158,7 +158,7 @@ class Stream:
 
 
 def connect(address):
-    host, port = address.rsplit(":", 1)
+    host, port = address.split(" ")[0].rsplit(":", 1)  # other ways may follow
     connection = socket.create_connection((host.strip("[]"), int(port)), timeout=60)
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -37,6 +37,8 @@ class Connections {
 
   /// "connected" if one of them is; else that of the first.
   const char* state_name() const;
+  std::string transport() const { return first_->transport(); }
+  const std::string& address() const { return first_->address(); }
   /// Those that there are.
   std::vector<detail::Ref<Peer>> all() const;
   void close(const Error& why);

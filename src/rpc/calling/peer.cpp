@@ -224,6 +224,11 @@ const char* Peer::state_name() {
   return "?";
 }
 
+std::string Peer::transport() {
+  Lock lock(mutex_);
+  return way_;
+}
+
 uint64_t Peer::bytes_sent() {
   Lock lock(mutex_);
   return counters_.bytes_sent + (link_ ? link_->sent_bytes() : 0);

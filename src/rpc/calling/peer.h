@@ -93,6 +93,9 @@ class Peer final : public Ticking {
 
   PeerCounters& counters() { return counters_; }
   const char* state_name();
+  const std::string& address() const { return member_.address; }
+  /// How the bytes of its latest link go.
+  std::string transport();
   bool is_connected() const { return connected_.load(std::memory_order_acquire); }
   /// Connects if need be, for a thread that can also use another connection. False: not by then.
   bool wait_until_connected(std::chrono::milliseconds limit);
@@ -203,6 +206,7 @@ class Peer final : public Ticking {
   const std::shared_ptr<SharedWindow> shared_window_;
   Backoff backoff_ WEFT_GUARDED_BY(mutex_);
   std::string last_failure_ WEFT_GUARDED_BY(mutex_);
+  std::string way_ WEFT_GUARDED_BY(mutex_);
   Heartbeat heartbeat_ WEFT_GUARDED_BY(mutex_);
   uint64_t sent_at_last_time_ WEFT_GUARDED_BY(mutex_) = 0;
   bool blocked_at_last_time_ WEFT_GUARDED_BY(mutex_) = false;

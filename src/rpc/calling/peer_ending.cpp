@@ -31,14 +31,15 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
   if (was_connected) {
     sign = why.code() == ErrorCode::kPeerLost ? SignOfLife::kSilent : SignOfLife::kEnded;
     runtime_->liveness.on_sign(member_.info.id, sign, now, why.message());
-  } else {
+  } else if (!runtime_->transport->takes_other_way(member_.address, link->connection(),
+                                                   why.message())) {
     if (sign == SignOfLife::kSilent) sign = SignOfLife::kUnreachable;  // nobody was heard at all
     runtime_->liveness.on_sign(member_.info.id, sign, connect_began_, why.message());
+    backoff_.on_failure(now);
   }
   drop_link();
   set_state(State::kIdle);
   connect_by_ = base::Time::max();
-  if (!was_connected) backoff_.on_failure(now);
   last_failure_ = why.message();
   std::vector<Call*> calls = calls_.take_all();
   for (Call* call : calls) forget(*call);

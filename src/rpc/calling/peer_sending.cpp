@@ -294,6 +294,7 @@ void Peer::connect() {
   }
   try {
     link_ = detail::make_ref<Link>(runtime_->transport->connect(member_.address), runtime_->pool);
+    way_ = link_->connection().way();
   } catch (const Error& error) {
     backoff_.on_failure(now);
     last_failure_ = error.message();

@@ -54,7 +54,7 @@ class LoopbackConnection final : public SocketConnection {
  public:
   LoopbackConnection(std::shared_ptr<LoopbackNetwork::State> network, PrivateDescriptor socket,
                      FrameInFlight route)
-      : SocketConnection(std::move(socket), route.to),
+      : SocketConnection(std::move(socket), route.to, "loopback"),
         network_(std::move(network)),
         route_(std::move(route)) {
     const base::MutexLock lock(network_->mutex);

@@ -13,8 +13,13 @@ namespace {
 // the counter, one sees what the other did.
 constexpr auto kOneOrder = std::memory_order_seq_cst;
 
-bool take(std::atomic<uint32_t>& request) {
-  return request.load(kOneOrder) != 0 && request.exchange(0, kOneOrder) != 0;
+uint32_t take(std::atomic<uint32_t>& request) {
+  return request.load(kOneOrder) == 0 ? 0 : request.exchange(0, kOneOrder);
+}
+
+// Sets the bits unless all of them are set already.
+void ask(std::atomic<uint32_t>& request, uint32_t bits) {
+  if ((request.load(kOneOrder) & bits) != bits) request.fetch_or(bits, kOneOrder);
 }
 
 }  // namespace
@@ -44,17 +49,17 @@ RingResult RingWriter::write(const iovec* buffers, int count) {
   return {RingState::kFine, had - room};
 }
 
-bool RingWriter::takes_request() { return take(ring_.header->reader_asks); }
+uint32_t RingWriter::take_request() { return take(ring_.header->reader_asks); }
 
 bool RingWriter::has_room() const {
   const uint64_t read = ring_.header->read.load(kOneOrder);
   return written_.load(std::memory_order_relaxed) - read != ring_.bytes;
 }
 
-bool RingWriter::ask_for_room() {
-  ring_.header->writer_asks.store(1, kOneOrder);
+bool RingWriter::ask_for_room(uint32_t bits) {
+  ask(ring_.header->writer_asks, bits);
   if (!has_room()) return true;
-  ring_.header->writer_asks.store(0, std::memory_order_relaxed);
+  ring_.header->writer_asks.fetch_and(~bits, std::memory_order_relaxed);
   return false;
 }
 
@@ -77,17 +82,17 @@ RingResult RingReader::read(std::byte* to, size_t size) {
   return {RingState::kFine, n};
 }
 
-bool RingReader::takes_request() { return take(ring_.header->writer_asks); }
+uint32_t RingReader::take_request() { return take(ring_.header->writer_asks); }
 
 bool RingReader::has_bytes() const {
   return ring_.header->finished.load(kOneOrder) != 0 ||
          ring_.header->written.load(kOneOrder) != read_.load(std::memory_order_relaxed);
 }
 
-bool RingReader::ask_for_bytes() {
-  ring_.header->reader_asks.store(1, kOneOrder);
+bool RingReader::ask_for_bytes(uint32_t bits) {
+  ask(ring_.header->reader_asks, bits);
   if (!has_bytes()) return true;
-  ask_no_more();
+  ring_.header->reader_asks.fetch_and(~bits, std::memory_order_relaxed);
   return false;
 }
 

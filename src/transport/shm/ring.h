@@ -1,18 +1,18 @@
 // A stream of bytes through memory that two processes share: one end writes, the other reads.
 //
 // The two ends tell each other through two counters, of the bytes ever written and ever read, how
-// far they have got. An end that is about to sleep arms the ring: then the other end, as soon as
-// there is something to read or room to write, takes the request away and gives a sign (how is the
-// owner's affair). An end that is awake costs the other one no system call.
+// far they have got. An end that is about to sleep makes a request: then the other end, as soon as
+// there is something to read or room to write, takes the request away and gives a sign. An end that
+// is awake costs the other one no system call. A request is a set of bits, one for each way in
+// which threads of that end sleep; what they mean is the owner's affair.
 //
 // Nothing that the other end writes is believed. Each end keeps its own counter to itself, checks
 // the other one's, and copies bytes out before anybody looks at them. A counter that cannot be is
 // an error, after which the ring is not used any more.
 //
-// | an end that                                            | and the other end that                 |
-// | ---                                                    | ---                                    |
-// | copies bytes, advances `written`, looks for a request  | makes a request, looks at `written`    |
-// | copies bytes out, advances `read`, looks for a request | makes a request, looks at `read`       |
+// | an end that                                            | and the other end that | | --- | --- |
+// | copies bytes, advances `written`, looks for a request  | makes a request, looks at `written` |
+// | copies bytes out, advances `read`, looks for a request | makes a request, looks at `read` |
 //
 // One of the two sees what the other did, in whatever order they come.
 // SPDX-License-Identifier: BSD-3-Clause
@@ -69,10 +69,10 @@ class RingWriter {
   /// Nothing follows.
   void finish() { ring_.header->finished.store(1, std::memory_order_seq_cst); }
 
-  /// To be called after write() or finish(): whether the reader is to be given a sign.
-  bool takes_request();
+  /// To be called after write() or finish(): the bits with which the reader asks for a sign.
+  uint32_t take_request();
   /// Asks for a sign when there is room. False: there is room, or the ring is damaged.
-  bool ask_for_room();
+  bool ask_for_room(uint32_t bits);
   /// Whether write() would not give kEmpty.
   bool has_room() const;
 
@@ -88,12 +88,11 @@ class RingReader {
 
   RingResult read(std::byte* to, size_t size);
 
-  /// To be called after read(), also if it gave nothing: whether the writer is to be given a sign.
-  bool takes_request();
+  /// To be called after read(), also if it gave nothing, and before this end sleeps: the bits with
+  /// which the writer asks for a sign.
+  uint32_t take_request();
   /// Asks for a sign when there is something. False: there is, or it is finished or damaged.
-  bool ask_for_bytes();
-  /// Takes the request back, as far as that is possible: a sign may be on its way.
-  void ask_no_more() { ring_.header->reader_asks.store(0, std::memory_order_relaxed); }
+  bool ask_for_bytes(uint32_t bits);
   /// Whether read() would not give kEmpty.
   bool has_bytes() const;
 

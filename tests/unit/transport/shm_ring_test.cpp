@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "transport/shm/ring.h"
-
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -9,6 +7,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "transport/shm/ring.h"
 
 namespace weft::transport {
 namespace {
@@ -84,30 +84,41 @@ TEST_F(ShmRing, ItsEndComesAfterAllBytes) {
   EXPECT_EQ(read(), "last");
   EXPECT_EQ(state_of_read(), RingState::kFinished);
   EXPECT_TRUE(reader.has_bytes());  // a wait ends at once
-  EXPECT_FALSE(reader.ask_for_bytes());
+  EXPECT_FALSE(reader.ask_for_bytes(1));
 }
 
 TEST_F(ShmRing, AReaderThatAsksGetsOneSign) {
-  EXPECT_FALSE(writer.takes_request());
-  EXPECT_TRUE(reader.ask_for_bytes());
+  EXPECT_FALSE(writer.take_request());
+  EXPECT_TRUE(reader.ask_for_bytes(1));
   write("x");
-  EXPECT_TRUE(writer.takes_request());
+  EXPECT_TRUE(writer.take_request());
   write("y");
-  EXPECT_FALSE(writer.takes_request());
-  EXPECT_FALSE(reader.ask_for_bytes());  // there is something
+  EXPECT_FALSE(writer.take_request());
+  EXPECT_FALSE(reader.ask_for_bytes(1));  // there is something
   write("z");
-  EXPECT_FALSE(writer.takes_request());
+  EXPECT_FALSE(writer.take_request());
+}
+
+TEST_F(ShmRing, ThreadsThatSleepInDifferentWaysAskTogether) {
+  EXPECT_TRUE(reader.ask_for_bytes(1));
+  EXPECT_TRUE(reader.ask_for_bytes(2));
+  write("x");
+  EXPECT_EQ(writer.take_request(), 3u);
+  EXPECT_EQ(writer.take_request(), 0u);
+  header->reader_asks = 2;
+  EXPECT_FALSE(reader.ask_for_bytes(1));  // takes back what it has asked, and no more
+  EXPECT_EQ(writer.take_request(), 2u);
 }
 
 TEST_F(ShmRing, AWriterThatAsksGetsOneSign) {
-  EXPECT_FALSE(writer.ask_for_room());
+  EXPECT_FALSE(writer.ask_for_room(1));
   write(std::string(kBytes, 'x'));
-  EXPECT_TRUE(writer.ask_for_room());
-  EXPECT_TRUE(reader.takes_request());
-  EXPECT_FALSE(reader.takes_request());
+  EXPECT_TRUE(writer.ask_for_room(1));
+  EXPECT_TRUE(reader.take_request());
+  EXPECT_FALSE(reader.take_request());
   read(1);
-  EXPECT_FALSE(writer.ask_for_room());
-  EXPECT_FALSE(reader.takes_request());
+  EXPECT_FALSE(writer.ask_for_room(1));
+  EXPECT_FALSE(reader.take_request());
 }
 
 TEST_F(ShmRing, CountersThatCannotBeAreFoundOut) {
@@ -155,13 +166,13 @@ TEST_F(ShmRing, WhateverTheOtherEndScribblesNothingOutsideIsTouched) {
         break;
       case 6:
         ASSERT_LE(write(std::string(value % 100, 'x')).bytes, kBytes);
-        writer.takes_request();
-        writer.ask_for_room();
+        writer.take_request();
+        writer.ask_for_room(1);
         break;
       default:
         ASSERT_LE(read(value % 100).size(), kBytes);
-        reader.takes_request();
-        reader.ask_for_bytes();
+        reader.take_request();
+        reader.ask_for_bytes(1);
     }
   }
 }
@@ -186,9 +197,9 @@ TEST_F(ShmRing, NoSignIsLost) {
       const RingResult got = reader.read(into, 1 + random() % sizeof into);
       for (size_t i = 0; i < got.bytes; ++i) ASSERT_EQ(into[i], std::byte((done + i) % 251));
       done += got.bytes;
-      if (reader.takes_request()) give(signs_for_writer);
-      if (got.state != RingState::kEmpty || !reader.ask_for_bytes()) continue;
-      if (reader.takes_request()) give(signs_for_writer);
+      if (reader.take_request()) give(signs_for_writer);
+      if (got.state != RingState::kEmpty || !reader.ask_for_bytes(1)) continue;
+      if (reader.take_request()) give(signs_for_writer);
       sleep(signs_for_reader);
     }
   });
@@ -200,8 +211,8 @@ TEST_F(ShmRing, NoSignIsLost) {
     const iovec piece{from, n};
     const RingResult sent = writer.write(&piece, 1);
     done += sent.bytes;
-    if (writer.takes_request()) give(signs_for_reader);
-    if (sent.state == RingState::kEmpty && writer.ask_for_room()) sleep(signs_for_writer);
+    if (writer.take_request()) give(signs_for_reader);
+    if (sent.state == RingState::kEmpty && writer.ask_for_room(1)) sleep(signs_for_writer);
   }
   reading.join();
 }

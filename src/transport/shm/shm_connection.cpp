@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "transport/shm/shm_connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "base/futex.h"
+
+namespace weft::transport {
+
+namespace {
+
+constexpr size_t kRingBytes = 256 * 1024;
+constexpr uint64_t kMagic = 0x316d'6873'7466'6577;  // "weftshm1"
+
+// What the connecting end sends first, with the descriptor of the memory.
+struct Offer {
+  uint64_t magic = kMagic;
+  uint64_t bytes = 0;  // of the memory
+  uint64_t proof = 0;  // stands in the memory too: both ends really see the same
+};
+
+uint64_t random_number() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+// How threads of an end sleep, as bits of a request.
+constexpr uint32_t kOnBell = 1;
+constexpr uint32_t kInPoller = 2;
+
+constexpr const char* kClosedByPeer = "closed by peer";
+constexpr const char* kDamaged = "the peer has written nonsense into the shared memory";
+
+}  // namespace
+
+struct ShmConnection::Layout {
+  std::atomic<uint64_t> proof;
+  alignas(128) std::atomic<uint32_t> bell_of_acceptor;
+  alignas(128) std::atomic<uint32_t> bell_of_connector;
+  RingHeader to_acceptor;
+  RingHeader to_connector;
+  alignas(4096) std::byte data[2][kRingBytes];
+};
+
+// As docs/wire_protocol.md has them.
+void ShmConnection::check_layout() {
+  static_assert(offsetof(Layout, bell_of_acceptor) == 128);
+  static_assert(offsetof(Layout, bell_of_connector) == 256);
+  static_assert(offsetof(Layout, to_acceptor) == 384);
+  static_assert(offsetof(Layout, to_connector) == 896);
+  static_assert(offsetof(Layout, data) == 4096 && sizeof(Layout) == 528'384);
+  static_assert(offsetof(RingHeader, finished) == 8 && offsetof(RingHeader, read) == 128);
+  static_assert(offsetof(RingHeader, reader_asks) == 256);
+  static_assert(offsetof(RingHeader, writer_asks) == 384);
+}
+
+ShmConnection::ShmConnection(PrivateDescriptor socket, std::string remote)
+    : socket_(std::move(socket)), remote_(std::move(remote)) {}
+
+ShmConnection::~ShmConnection() {
+  if (knows_memory()) finish();
+}
+
+// --- the memory ------------------------------------------------------------------------------
+
+std::unique_ptr<ShmConnection> ShmConnection::offer(PrivateDescriptor socket, std::string remote) {
+  std::unique_ptr<ShmConnection> connection(
+      new ShmConnection(std::move(socket), std::move(remote)));
+  connection->use(SharedMemory::create(sizeof(Layout)), End::kConnecting);
+  connection->hand_over();
+  return connection;
+}
+
+std::unique_ptr<ShmConnection> ShmConnection::await(PrivateDescriptor socket, std::string remote) {
+  return std::unique_ptr<ShmConnection>(new ShmConnection(std::move(socket), std::move(remote)));
+}
+
+void ShmConnection::use(SharedMemory memory, End end) {
+  memory_ = std::move(memory);
+  auto& layout = *reinterpret_cast<Layout*>(memory_.data());
+  const RingMemory to_acceptor{&layout.to_acceptor, layout.data[0], kRingBytes};
+  const RingMemory to_connector{&layout.to_connector, layout.data[1], kRingBytes};
+  const bool connects = end == End::kConnecting;
+  out_.emplace(connects ? to_acceptor : to_connector);
+  in_.emplace(connects ? to_connector : to_acceptor);
+  own_bell_ = connects ? &layout.bell_of_connector : &layout.bell_of_acceptor;
+  their_bell_ = connects ? &layout.bell_of_acceptor : &layout.bell_of_connector;
+  has_memory_.store(true, std::memory_order_release);
+}
+
+void ShmConnection::hand_over() {
+  Offer offer;
+  offer.bytes = memory_.size();
+  offer.proof = random_number();
+  reinterpret_cast<Layout*>(memory_.data())->proof = offer.proof;
+
+  iovec piece{&offer, sizeof offer};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = memory_.descriptor().get();
+  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  if (sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) != ssize_t{sizeof offer}) {
+    throw Error(ErrorCode::kUnavailable,
+                std::string("cannot hand over shared memory: ") + strerror(errno));
+  }
+  memory_.close_descriptor();
+}
+
+bool ShmConnection::take_memory() {
+  const base::MutexLock lock(mutex_);
+  if (knows_memory() || !refusal_.empty()) return knows_memory();
+  refusal_ = adopt_offered();
+  if (!refusal_.empty()) gone_.store(true, std::memory_order_release);
+  return knows_memory();
+}
+
+// Returns why not, if that is certain. The offer stays where it is: it is a sign for a poller that
+// was armed when there was no memory yet in which it could have asked for one.
+std::string ShmConnection::adopt_offered() {
+  Offer offer;
+  iovec piece{&offer, sizeof offer};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? "" : strerror(errno);
+  if (got == 0) return kClosedByPeer;
+  PrivateDescriptor memory;
+  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
+      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+    memory = PrivateDescriptor(fd);
+  }
+  if (got != ssize_t{sizeof offer} || offer.magic != kMagic || offer.bytes != sizeof(Layout) ||
+      !memory) {
+    return "the peer offered no shared memory that this version can use";
+  }
+  try {
+    SharedMemory shared = SharedMemory::adopt(memory, offer.bytes);
+    if (reinterpret_cast<Layout*>(shared.data())->proof.load() != offer.proof)
+      return "the memory that the peer offered is not shared";
+    use(std::move(shared), End::kAccepting);
+  } catch (const Error& refused) {
+    return refused.message();
+  }
+  return "";
+}
+
+// --- bytes -----------------------------------------------------------------------------------
+
+IoResult ShmConnection::send(const iovec* buffers, int count) {
+  const bool has_rings = has_memory();
+  if (is_over()) return closed();
+  if (!has_rings) return {IoResult::Status::kWouldBlock};
+  const RingResult sent = out_->write(buffers, count);
+  if (sent.state == RingState::kDamaged) return {IoResult::Status::kClosed, 0, kDamaged};
+  if (sent.state == RingState::kEmpty) return {IoResult::Status::kWouldBlock};
+  give_signs(out_->take_request());
+  return {IoResult::Status::kDone, sent.bytes};
+}
+
+IoResult ShmConnection::receive(void* to, size_t size) {
+  const bool has_rings = has_memory();
+  // Before the bytes: those that came before the end are read.
+  const bool over = is_over();
+  if (!has_rings) return over ? closed() : IoResult{IoResult::Status::kWouldBlock};
+  const RingResult got = in_->read(static_cast<std::byte*>(to), size);
+  give_signs(in_->take_request());
+  switch (got.state) {
+    case RingState::kFine:
+      return {IoResult::Status::kDone, got.bytes};
+    case RingState::kEmpty:
+      return over ? closed() : IoResult{IoResult::Status::kWouldBlock};
+    case RingState::kFinished:
+      return closed();
+    case RingState::kDamaged:
+      break;
+  }
+  return {IoResult::Status::kClosed, 0, kDamaged};
+}
+
+IoResult ShmConnection::wait_and_receive(void* to, size_t size) {
+  IoResult got = receive(to, size);
+  if (got.status != IoResult::Status::kWouldBlock) return got;
+  wait(kReadable, kLongestReceive);
+  return receive(to, size);
+}
+
+IoResult ShmConnection::closed() const {
+  std::string why = kClosedByPeer;
+  if (!knows_memory()) {
+    const base::MutexLock lock(mutex_);
+    if (!refusal_.empty()) why = refusal_;
+  }
+  return {IoResult::Status::kClosed, 0, std::move(why)};
+}
+
+void ShmConnection::finish() {
+  out_->finish();
+  give_signs(out_->take_request());
+}
+
+void ShmConnection::finish_sending() {
+  if (has_memory()) finish();
+}
+
+void ShmConnection::close_both_ways() {
+  closed_.store(true, std::memory_order_seq_cst);
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  if (!knows_memory()) return;
+  out_->finish();
+  give_signs(kOnBell);
+  own_bell_->fetch_add(1, std::memory_order_seq_cst);
+  base::futex_wake_all(*own_bell_, base::FutexOf::kAllProcesses);
+}
+
+// --- signs -----------------------------------------------------------------------------------
+
+// To threads of the other end.
+void ShmConnection::give_signs(uint32_t bits) {
+  if (bits & kOnBell) {
+    their_bell_->fetch_add(1, std::memory_order_seq_cst);
+    base::futex_wake_all(*their_bell_, base::FutexOf::kAllProcesses);
+  }
+  if (bits & kInPoller) {
+    const char sign = 1;
+    // If the buffer is full of signs that the peer has not taken, one more is not needed.
+    if (::send(socket_.get(), &sign, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN)
+      gone_.store(true, std::memory_order_release);
+  }
+}
+
+// To this end's poller. The first sign is the offer of the memory.
+void ShmConnection::take_sign() {
+  if (!has_memory()) return;
+  std::array<char, 256> signs;
+  const ssize_t got = recv(socket_.get(), signs.data(), signs.size(), MSG_DONTWAIT);
+  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+    gone_.store(true, std::memory_order_release);
+}
+
+void ShmConnection::notice_death() {
+  pollfd polled{socket_.get(), POLLRDHUP, 0};
+  if (poll(&polled, 1, 0) > 0) gone_.store(true, std::memory_order_release);
+}
+
+// --- waiting ---------------------------------------------------------------------------------
+
+Readiness ShmConnection::look(uint32_t interest) const {
+  const bool over = is_over();
+  const bool has_rings = knows_memory();
+  Readiness ready;
+  if (interest & kReadable) ready.readable = over || (has_rings && in_->has_bytes());
+  if (interest & kWritable) ready.writable = over || (has_rings && out_->has_room());
+  ready.hung_up = over;
+  return ready;
+}
+
+Readiness ShmConnection::arm(uint32_t interest) { return ask(interest, kInPoller); }
+
+Readiness ShmConnection::ask(uint32_t interest, uint32_t how) {
+  if (knows_memory()) {
+    if (interest & kReadable) in_->ask_for_bytes(how);
+    if (interest & kWritable) out_->ask_for_room(how);
+    give_signs(in_->take_request());  // before this end sleeps
+  }
+  return look(interest);
+}
+
+Readiness ShmConnection::wait(uint32_t interest, std::optional<base::Duration> limit) {
+  using SteadyClock = std::chrono::steady_clock;
+  if (limit && limit->count() <= 0) {
+    has_memory();
+    notice_death();
+    return look(interest);
+  }
+  const base::Time until = limit ? base::later(SteadyClock::now(), *limit) : base::Time::max();
+  for (;;) {
+    const bool has_rings = has_memory();
+    // Before this thread asks: a sign that it is given from then on ends its sleep.
+    const uint32_t signs = has_rings ? own_bell_->load(std::memory_order_seq_cst) : 0;
+    const Readiness ready = ask(interest, kOnBell);
+    const base::Time now = SteadyClock::now();
+    if (ready.any() || now >= until) return ready;
+    const base::Time next_look = std::min(until, base::later(now, kLongestReceive));
+    if (has_rings) {
+      base::futex_wait(*own_bell_, signs, next_look, base::FutexOf::kAllProcesses);
+    } else {
+      pollfd polled{socket_.get(), POLLIN, 0};
+      poll(&polled, 1, static_cast<int>(kLongestReceive.count()));
+    }
+    if (SteadyClock::now() >= next_look) notice_death();
+  }
+}
+
+}  // namespace weft::transport
