@@ -28,6 +28,22 @@ struct Offer {
   uint64_t proof = 0;  // stands in the memory too: both ends really see the same
 };
 
+// An offer with room for one descriptor. The system closes further ones that a peer sends.
+struct OfferMessage {
+  Offer offer;
+  iovec piece{&offer, sizeof offer};
+  alignas(cmsghdr) std::array<char, CMSG_LEN(sizeof(int))> control{};
+  msghdr header{};
+
+  OfferMessage() {
+    header.msg_iov = &piece;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  OfferMessage(const OfferMessage&) = delete;
+};
+
 uint64_t random_number() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
@@ -98,25 +114,19 @@ void ShmConnection::use(SharedMemory memory, End end) {
 }
 
 void ShmConnection::hand_over() {
-  Offer offer;
-  offer.bytes = memory_.size();
-  offer.proof = random_number();
-  reinterpret_cast<Layout*>(memory_.data())->proof = offer.proof;
+  OfferMessage message;
+  message.offer.bytes = memory_.size();
+  message.offer.proof = random_number();
+  reinterpret_cast<Layout*>(memory_.data())->proof = message.offer.proof;
 
-  iovec piece{&offer, sizeof offer};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(sizeof(int));
   const int fd = memory_.descriptor().get();
   std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-  if (sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) != ssize_t{sizeof offer}) {
+  if (sendmsg(socket_.get(), &message.header, MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      ssize_t{sizeof message.offer}) {
     throw Error(ErrorCode::kUnavailable,
                 std::string("cannot hand over shared memory: ") + strerror(errno));
   }
@@ -134,19 +144,14 @@ bool ShmConnection::take_memory() {
 // Returns why not, if that is certain. The offer stays where it is: it is a sign for a poller that
 // was armed when there was no memory yet in which it could have asked for one.
 std::string ShmConnection::adopt_offered() {
-  Offer offer;
-  iovec piece{&offer, sizeof offer};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
+  OfferMessage message;
+  const Offer& offer = message.offer;
+  const ssize_t got =
+      recvmsg(socket_.get(), &message.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? "" : strerror(errno);
   if (got == 0) return kClosedByPeer;
   PrivateDescriptor memory;
-  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  const cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
   if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
       rights->cmsg_len == CMSG_LEN(sizeof(int))) {
     int fd = -1;
@@ -154,7 +159,7 @@ std::string ShmConnection::adopt_offered() {
     memory = PrivateDescriptor(fd);
   }
   if (got != ssize_t{sizeof offer} || offer.magic != kMagic || offer.bytes != sizeof(Layout) ||
-      !memory) {
+      !memory || (message.header.msg_flags & MSG_CTRUNC)) {
     return "the peer offered no shared memory that this version can use";
   }
   try {

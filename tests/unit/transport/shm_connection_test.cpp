@@ -128,6 +128,36 @@ TEST_F(ShmConnectionTest, AnOfferWithoutMemoryIsRefused) {
   EXPECT_THAT(first_receive().why, HasSubstr("offered no shared memory"));
 }
 
+TEST_F(ShmConnectionTest, FurtherDescriptorsOfAnOfferAreClosed) {
+  PrivateDescriptor memory;
+  std::string message = true_offer(memory);
+  const auto connection = ShmConnection::await(std::move(ours), "somebody");
+  const auto open_descriptors = [] {
+    size_t count = 0;
+    for (int fd = 0; fd < 1024; ++fd) count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+  };
+  const size_t before = open_descriptors();
+  iovec piece{message.data(), message.size()};
+  const int two[] = {memory.get(), memory.get()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof two)] = {};
+  msghdr header{};
+  header.msg_iov = &piece;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  cmsghdr* rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof two);
+  std::memcpy(CMSG_DATA(rights), two, sizeof two);
+  ASSERT_GT(sendmsg(theirs.get(), &header, 0), 0);
+  char byte;
+
+  EXPECT_THAT(connection->receive(&byte, 1).why, HasSubstr("offered no shared memory"));
+  EXPECT_EQ(open_descriptors(), before);
+}
+
 TEST_F(ShmConnectionTest, MemoryThatThePeerCouldTakeAwayIsRefused) {
   PrivateDescriptor memory;
   const std::string message = true_offer(memory);
