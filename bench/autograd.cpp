@@ -78,7 +78,7 @@ void run_caller(const std::vector<std::string>& arguments) {
 }
 
 void measure_large(const Settings& settings) {
-  std::optional<WorkerPair> workers(WorkerPair::weft("default"));
+  std::optional<WorkerPair> workers(WorkerPair::weft("default", WorkerPair::Way::kNearest));
   const size_t count = settings.scaled(kLargeSteps);
   const auto series = take_turns(settings.rounds(), {asking(workers, "large_calls", count),
                                                      asking(workers, "large_step", count)});

@@ -105,7 +105,7 @@ void measure(const Settings& settings) {
   if (!settings.wants(11)) return;
   AnchorPair raw("echo_server", "echo_caller");
   std::optional<WorkerPair> workers;
-  if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default"));
+  if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default", WorkerPair::Way::kTcp));
   for (const Size& size : kSizes) measure_size(settings, size, raw, workers);
 }
 

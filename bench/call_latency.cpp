@@ -96,7 +96,7 @@ void measure_case(const Settings& settings, const Case& c) {
   const std::optional<int> cpu = apart ? std::nullopt : std::optional(cpus.front());
   AnchorPair raw("ping_server", "ping_caller", cpu);
   std::optional<WorkerPair> workers;
-  if (!settings.anchors_only) workers.emplace(WorkerPair::weft(c.spin, cpu));
+  if (!settings.anchors_only) workers.emplace(WorkerPair::weft(c.spin, WorkerPair::Way::kTcp, cpu));
   if (apart) place_apart(raw, cpus);
   if (apart && workers) place_apart(*workers, cpus);
   std::vector<Measurement> turns{[&] { return raw.caller().measure(c.ping, count); }};

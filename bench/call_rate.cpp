@@ -140,7 +140,7 @@ void measure_threads(const Settings& settings, std::optional<WorkerPair>& worker
 void measure(const Settings& settings) {
   print_facts();
   std::optional<WorkerPair> workers;
-  if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default"));
+  if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default", WorkerPair::Way::kTcp));
   if (settings.wants(7)) measure_nops(settings, workers);
   if (settings.wants(8)) measure_adds(settings, workers);
   if (settings.wants(15)) measure_threads(settings, workers);

@@ -259,7 +259,8 @@ void measure_reductions(const Settings& settings, Pairs& pairs) {
 void measure(const Settings& settings) {
   print_facts();
   Pairs pairs;
-  if (!settings.anchors_only) pairs.weft.emplace(WorkerPair::weft("default"));
+  if (!settings.anchors_only)
+    pairs.weft.emplace(WorkerPair::weft("default", WorkerPair::Way::kNearest));
   const bool has_torch = torch_rpc_is_installed();
   if (has_torch) pairs.torch.emplace(WorkerPair::torch_ddp(settings.scripts));
   const auto wants = [&](int row) {

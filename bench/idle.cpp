@@ -48,7 +48,7 @@ void measure(const Settings& settings) {
   const std::chrono::seconds window(settings.quick ? 1 : 3);
   AnchorPair raw("ping_server", "ping_caller");
   std::optional<WorkerPair> workers;
-  if (!settings.anchors_only) workers.emplace(WorkerPair::weft(kSpin));
+  if (!settings.anchors_only) workers.emplace(WorkerPair::weft(kSpin, WorkerPair::Way::kNearest));
   Measurement weft_idle;
   if (workers)
     weft_idle = [&] { return idle_percent(workers->caller(), "nop", workers->callee(), window); };

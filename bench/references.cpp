@@ -56,7 +56,7 @@ void run_caller(const std::vector<std::string>& arguments) {
 }
 
 void measure_overhead(const Settings& settings) {
-  std::optional<WorkerPair> workers(WorkerPair::weft("default"));
+  std::optional<WorkerPair> workers(WorkerPair::weft("default", WorkerPair::Way::kNearest));
   const size_t count = settings.scaled(kCalls);
   const auto series = take_turns(settings.rounds(),
                                  {asking(workers, "plain", count), asking(workers, "method", count),

@@ -3,9 +3,9 @@
 
 Both print "ready". Rank 0 then answers commands, "NAME COUNT" per line, with one number each, and
 rank 1 serves; both leave when their input ends. Only builtin operators are called (but for the
-parameters of the optimizer), so the callee runs them in C++ without Python's lock. Everything travels over TCP (the shm transport and the cma
-channel are left out), as weft's calls do in the same benchmark; CHANNEL is the way tensors take:
-"basic", in the connection of the call, or "mpt_uv", in parallel over several of their own.
+parameters of the optimizer), so the callee runs them in C++ without Python's lock. CHANNEL is the way tensors take:
+"basic", in the connection of the call, "mpt_uv", in parallel over several of their own, or "cma", copied from the
+other process. Calls travel over TCP; with "shm/" before the channel, through shared memory.
 """
 
 import statistics
@@ -102,8 +102,9 @@ COMMANDS = {
 
 def main():
     rank, rendezvous, channel = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    transport = "shm" if channel.startswith("shm/") else "uv"
     options = rpc.TensorPipeRpcBackendOptions(
-        init_method=rendezvous, _transports=["uv"], _channels=[channel]
+        init_method=rendezvous, _transports=[transport], _channels=[channel.removeprefix("shm/")]
     )
     rpc.init_rpc(["caller", "callee"][rank], rank=rank, world_size=2, rpc_backend_options=options)
     print("ready", flush=True)

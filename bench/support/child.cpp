@@ -173,6 +173,9 @@ void Child::move_to(int cpu) {
   }
 }
 
+void Child::freeze() { kill(pid_, SIGSTOP); }
+void Child::thaw() { kill(pid_, SIGCONT); }
+
 double Child::cpu_seconds() const {
   clockid_t clock;
   if (const int error = clock_getcpuclockid(pid_, &clock); error != 0) {

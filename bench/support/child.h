@@ -41,6 +41,10 @@ class Child {
   /// program has already looked at how many there are.
   void move_to(int cpu);
 
+  /// Stops it, and lets it go on.
+  void freeze();
+  void thaw();
+
   /// Processor time all its threads used so far, in seconds.
   double cpu_seconds() const;
 

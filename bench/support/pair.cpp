@@ -9,10 +9,12 @@ namespace bench {
 namespace {
 
 ChildOptions weft_worker(const std::string& role, int rank, const std::string& rendezvous,
-                         const std::string& spin, std::optional<int> cpu) {
-  return {role_command(role, {spin}),
+                         const std::string& spin, WorkerPair::Way way, std::optional<int> cpu) {
+  using Way = WorkerPair::Way;
+  return {role_command(role, {spin, way == Way::kMemory ? "memory" : ""}),
           {{"RANK", std::to_string(rank)},
            {"WORLD_SIZE", "2"},
+           {"WEFT_TRANSPORT", way == Way::kTcp ? "tcp" : "nearest"},
            {"WEFT_RENDEZVOUS", "file://" + rendezvous}},
           cpu};
 }
@@ -31,11 +33,11 @@ AnchorPair::AnchorPair(const std::string& server_role, const std::string& caller
     : server_({role_command(server_role, {}), {}, cpu}),
       caller_({role_command(caller_role, {server_.read_line()}), {}, cpu}) {}
 
-WorkerPair WorkerPair::weft(const std::string& spin, std::optional<int> cpu) {
+WorkerPair WorkerPair::weft(const std::string& spin, Way way, std::optional<int> cpu) {
   WorkerPair pair;
   const std::string rendezvous = pair.directory_->path() + "/rendezvous";
-  pair.callee_ = std::make_unique<Child>(weft_worker("weft_callee", 1, rendezvous, spin, cpu));
-  pair.caller_ = std::make_unique<Child>(weft_worker("weft_caller", 0, rendezvous, spin, cpu));
+  pair.callee_ = std::make_unique<Child>(weft_worker("weft_callee", 1, rendezvous, spin, way, cpu));
+  pair.caller_ = std::make_unique<Child>(weft_worker("weft_caller", 0, rendezvous, spin, way, cpu));
   pair.wait_until_ready();
   return pair;
 }
@@ -56,6 +58,16 @@ WorkerPair WorkerPair::python(const std::string& script,
   pair.caller_ = std::make_unique<Child>(python_worker(script, 0, rendezvous, arguments));
   pair.wait_until_ready();
   return pair;
+}
+
+void WorkerPair::freeze() {
+  callee_->freeze();
+  caller_->freeze();
+}
+
+void WorkerPair::thaw() {
+  callee_->thaw();
+  caller_->thaw();
 }
 
 // A graceful shutdown waits for the other worker: both are told before either is joined.

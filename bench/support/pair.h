@@ -32,8 +32,11 @@ class AnchorPair {
 /// Two workers that meet at a rendezvous file; ready when the constructor returns.
 class WorkerPair {
  public:
+  /// How Weft's two workers reach each other. Memory: through shared memory, and their tensors are
+  /// made there.
+  enum class Way : uint8_t { kTcp, kNearest, kMemory };
   /// Runs the roles `weft_callee` and `weft_caller`. `spin` is in microseconds, or "default".
-  static WorkerPair weft(const std::string& spin, std::optional<int> cpu = {});
+  static WorkerPair weft(const std::string& spin, Way way, std::optional<int> cpu = {});
 
   /// Runs torch_rpc_peer.py, found in `scripts`, whose text says what a channel is.
   static WorkerPair torch(const std::string& scripts, const std::string& channel);
@@ -46,6 +49,10 @@ class WorkerPair {
 
   Child& callee() { return *callee_; }
   Child& caller() { return *caller_; }
+
+  /// Stops both, and lets them go on.
+  void freeze();
+  void thaw();
 
  private:
   WorkerPair() = default;

@@ -43,7 +43,7 @@ inline void compare_with_torch(const Settings& settings, const TorchComparison& 
   }
   std::optional<WorkerPair> torch(WorkerPair::torch(settings.scripts, "basic"));
   std::optional<WorkerPair> workers;
-  if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default"));
+  if (!settings.anchors_only) workers.emplace(WorkerPair::weft("default", WorkerPair::Way::kTcp));
   const auto series =
       take_turns(settings.rounds(), {asking(torch, c.command, settings.scaled(c.torch_count)),
                                      asking(workers, c.command, settings.scaled(c.weft_count))});

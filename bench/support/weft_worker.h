@@ -23,7 +23,11 @@ inline at::Tensor add(const at::Tensor& a, const at::Tensor& b) { return at::add
 inline at::Tensor neg(const at::Tensor& a) { return a.neg(); }
 inline at::Tensor same(at::Tensor a) { return a; }
 
-inline void start_worker(const std::string& name, const std::string& spin) {
+/// The arguments of a role: how long to spin, and "memory" if tensors are to be made in shared
+/// memory.
+inline void start_worker(const std::string& name, const std::vector<std::string>& arguments) {
+  const std::string& spin = arguments.at(0);
+  if (arguments.at(1) == "memory") weft::use_shared_allocator();
   weft::Options options;
   if (spin != "default") options.spin = std::chrono::microseconds(std::stoi(spin));
   weft::init_rpc(name, options);
@@ -31,7 +35,7 @@ inline void start_worker(const std::string& name, const std::string& spin) {
 }
 
 inline void run_weft_callee(const std::vector<std::string>& arguments) {
-  start_worker("callee", arguments.at(0));
+  start_worker("callee", arguments);
   // Serves until the input ends, not inside shutdown(): what is measured is a worker at work.
   std::cin.ignore(std::numeric_limits<std::streamsize>::max());
   weft::shutdown();
@@ -39,7 +43,7 @@ inline void run_weft_callee(const std::vector<std::string>& arguments) {
 
 inline void run_weft_caller(const std::vector<std::string>& arguments,
                             const std::map<std::string, Command>& commands) {
-  start_worker("caller", arguments.at(0));
+  start_worker("caller", arguments);
   const at::Tensor x = at::arange(4, at::kFloat);
   TORCH_CHECK(at::equal(weft::rpc_sync<add>("callee", x, x), at::add(x, x)), "callee cannot add");
   answer_commands(commands);

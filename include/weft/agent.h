@@ -118,7 +118,7 @@ class WEFT_API Agent {
   std::map<std::string, Part> gather(const Encoder& mine, const std::vector<std::string>& workers,
                                      Timeout timeout);
   void start_call(detail::OutgoingCall& call, const detail::FunctionEntry& function,
-                  const Destination& to, Urgency urgency, const Encoder& arguments);
+                  const Destination& to, Urgency urgency, Encoder& arguments);
 
   std::shared_ptr<rpc::AgentCore> core_;
 };

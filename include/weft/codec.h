@@ -50,7 +50,11 @@ class WEFT_API Encoder {
     at::Tensor keep;  // owns what `data` points to
     const void* data;
     size_t bytes;
+    size_t row_end = 0;  // in tensor_entries()
     bool requires_grad = false;
+    bool in_frame_only = false;  // not by a carrier
+    bool borrowed = false;       // the receiver only reads it, while the sender waits
+    bool staged = false;         // a carrier may give the receiver these bytes themselves
   };
 
   Encoder();
@@ -71,6 +75,8 @@ class WEFT_API Encoder {
   void length(size_t count);
   /// Throws kInvalidArgument for a tensor that cannot travel (another device, quantized, ...).
   void tensor(const at::Tensor& tensor);
+  /// A tensor that the receiver reads where it lies, if it can.
+  void borrowed_tensor(const at::Tensor& tensor);
 
   /// Keeps `object` alive. In a call: until the call has its outcome. In a reply: until the
   /// receiver has accepted the references in it, at most for one lease.
@@ -80,6 +86,7 @@ class WEFT_API Encoder {
   std::span<const std::byte> payload() const { return {begin_, end_}; }
   std::span<const std::byte> tensor_entries() const { return std::as_bytes(std::span(entries_)); }
   const std::vector<OutgoingTensor>& tensors() const { return tensors_; }
+  std::vector<OutgoingTensor>& tensors() { return tensors_; }
   size_t tensor_bytes() const { return tensor_bytes_; }
 
  private:

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "weft/destination.h"
@@ -25,7 +26,7 @@ struct Options {
   std::string address = {};
 
   // How this worker reaches others. Nearest: workers of the same host and user through shared
-  // memory, others over TCP. Default: what WEFT_TRANSPORT says, "tcp" or "nearest", else TCP.
+  // memory, others over TCP. Default: what WEFT_TRANSPORT says, "tcp" or "nearest", else nearest.
   enum class Transport { kDefault, kTcp, kNearest };
   Transport transport = Transport::kDefault;
 
@@ -68,6 +69,10 @@ struct Options {
   size_t max_handler_threads = 4096;
   // So many bytes of memory of large received tensors are kept for later tensors.
   size_t receive_pool_bytes = size_t{256} << 20;
+  // So many bytes of tensors may lie in memory that this process shares with others of its host;
+  // further tensors go through smaller buffers, which takes longer. It counts for all agents of the
+  // process. Default: what was said before, at first a quarter of the host's memory.
+  std::optional<size_t> shared_memory_bytes = {};
 };
 
 }  // namespace weft

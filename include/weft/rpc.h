@@ -26,6 +26,7 @@
 #include "weft/launch.h"
 #include "weft/log.h"
 #include "weft/options.h"
+#include "weft/same_host.h"
 #include "weft/worker_info.h"
 
 namespace weft {

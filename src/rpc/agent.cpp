@@ -62,7 +62,7 @@ std::string listen_address(const Options& options) {
 std::unique_ptr<transport::Transport> make_transport(Options::Transport wanted) {
   if (wanted == Options::Transport::kDefault) {
     const char* from_environment = std::getenv("WEFT_TRANSPORT");
-    const std::string said = from_environment ? from_environment : "tcp";
+    const std::string said = from_environment ? from_environment : "nearest";
     if (said != "tcp" && said != "nearest") {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("WEFT_TRANSPORT is \"{}\"; say tcp or nearest", said));
@@ -125,7 +125,7 @@ ShutdownReport Agent::shutdown() { return core_->shutdown(); }
 void Agent::shutdown_now() { core_->shutdown_now(kPatience); }
 
 void Agent::start_call(detail::OutgoingCall& call, const detail::FunctionEntry& function,
-                       const Destination& to, Urgency urgency, const Encoder& arguments) {
+                       const Destination& to, Urgency urgency, Encoder& arguments) {
   core_->start_call(call, function, to, urgency == Urgency::kCallerWaits, arguments);
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "arena/arena.h"
 #include "base/log.h"
 #include "rpc/default_agent.h"
 #include "rpc/functions/function_table.h"
@@ -137,7 +138,7 @@ void AgentCore::refuse(const Destination& to) const {
 }
 
 void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEntry& function,
-                           const Destination& to, bool caller_waits, const Encoder& arguments) {
+                           const Destination& to, bool caller_waits, Encoder& arguments) {
   if (runtime_->is_forked_copy()) refuse_in_forked_child();
   Connections& connections = peer(to);
   Peer* target = is_reserved(function) ? &connections.first() : &connections.of_this_thread();
@@ -327,6 +328,11 @@ DebugInfo AgentCore::debug_info() {
       {"threads.serve.idle", server_crew_->idle()},
       {"memory.receive_pool", runtime_->pool->kept_bytes()},
   };
+  if (arena::Arena* arena = arena::Arena::existing()) {
+    const arena::Arena::Usage usage = arena->usage();
+    info.counters["memory.shared"] = usage.used_bytes;
+    info.counters["memory.shared.loans"] = usage.loans;
+  }
   size_t pending = 0;
   for (auto& connections : peers_) {
     PeerStats stats;

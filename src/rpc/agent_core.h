@@ -42,7 +42,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   Connections& peer(const Destination& to) const;
 
   void start_call(detail::OutgoingCall& call, const detail::FunctionEntry& function,
-                  const Destination& to, bool caller_waits, const Encoder& arguments);
+                  const Destination& to, bool caller_waits, Encoder& arguments);
 
   ShutdownReport shutdown();
   void shutdown_now(base::Duration patience);

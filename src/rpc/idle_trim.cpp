@@ -3,6 +3,8 @@
 
 #include <malloc.h>
 
+#include "arena/arena.h"
+
 namespace weft::rpc {
 
 uint64_t IdleTrim::activity() const {
@@ -26,6 +28,7 @@ void IdleTrim::on_tick() {
 // When the alarm rings: sets it again, or gives memory back and leaves it to the next tick.
 void IdleTrim::look() {
   const uint64_t now = activity();
+  if (arena::Arena* arena = arena::Arena::existing()) arena->tidy();
   if (now != seen_.exchange(now, std::memory_order_relaxed)) {
     alarm_->set(runtime_.clock->now() + kIdle);
     return;

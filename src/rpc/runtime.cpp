@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "arena/arena.h"
+
 namespace weft::rpc {
 
 namespace {
@@ -46,6 +48,8 @@ Runtime::Runtime(Group the_group, Options the_options, std::shared_ptr<base::Clo
       transport(std::move(the_transport)),
       pool(std::make_shared<wire::ReceivePool>(options.receive_pool_bytes)),
       default_timeout(options.default_timeout.count()),
-      io(clock) {}
+      io(clock) {
+  if (options.shared_memory_bytes) arena::Arena::allow(*options.shared_memory_bytes);
+}
 
 }  // namespace weft::rpc

@@ -51,7 +51,7 @@ Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type) {
 }
 
 void start_rref_call(const RRefHandle& handle, OutgoingCall& call, const FunctionEntry& function,
-                     const CallOptions& options, bool caller_waits, const Encoder& arguments) {
+                     const CallOptions& options, bool caller_waits, Encoder& arguments) {
   handle.keeper()->agent()->start_call(call, function, Destination(handle.owner().id, options),
                                        caller_waits, arguments);
 }

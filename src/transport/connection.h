@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "transport/event_source.h"
+#include "transport/private_descriptor.h"
 #include "weft/error.h"
 
 namespace weft::transport {
@@ -27,6 +29,21 @@ struct IoResult {
 /// wait_and_receive() returns after this time at the latest, so that its thread can look for other
 /// events.
 inline constexpr auto kLongestReceive = std::chrono::milliseconds(100);
+
+/// Descriptors that go beside the bytes of a connection between two processes of one host. Any
+/// thread.
+class DescriptorLane {
+ public:
+  virtual ~DescriptorLane() = default;
+  /// Gives the other end a copy. Bytes that are sent from now on arrive after it. False: the other
+  /// end has not taken what it was given before, or is gone.
+  virtual bool hand_over(const PrivateDescriptor& descriptor) = 0;
+  /// The oldest one that the other end has handed over and that was not taken; none if there is
+  /// none.
+  virtual PrivateDescriptor take_descriptor() = 0;
+  /// The other end's process; zero if it has no number that this process could use.
+  virtual pid_t other_process() const = 0;
+};
 
 /// One end of a byte stream. It is readable when receive() would not block, and writable when
 /// send() would not. send() and receive() never block; one thread may send while another one
@@ -51,6 +68,8 @@ class Connection : public EventSource {
   virtual std::string remote_address() const = 0;
   /// How bytes go: "tcp", "shm".
   virtual std::string way() const = 0;
+  /// Null unless descriptors can go beside the bytes.
+  virtual DescriptorLane* descriptor_lane() { return nullptr; }
 };
 
 /// Nobody listens at the address.

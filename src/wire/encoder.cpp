@@ -104,7 +104,7 @@ void Encoder::tensor(const at::Tensor& tensor) {
     wire::TensorEntry entry;
     entry.flags = wire::kUndefined;
     append_entry(entries_, entry);
-    tensors_.push_back({at::Tensor(), nullptr, 0});
+    tensors_.push_back({at::Tensor(), nullptr, 0, entries_.size()});
   } else if (!tensor.device().is_cpu()) {
     refuse(tensor,
            fmt::format("it is on {}; move it to the CPU first", tensor.device().str()).c_str());
@@ -127,6 +127,12 @@ void Encoder::tensor(const at::Tensor& tensor) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("more than {} tensors in one message", wire::kMaxRows));
   }
+}
+
+void Encoder::borrowed_tensor(const at::Tensor& original) {
+  const size_t first = tensors_.size();
+  tensor(original);
+  for (size_t i = first; i < tensors_.size(); ++i) tensors_[i].borrowed = true;
 }
 
 void Encoder::strided(const at::Tensor& original) {
@@ -158,7 +164,8 @@ void Encoder::strided(const at::Tensor& original) {
   append_entry(entries_, entry);
   tensor_bytes_ += entry.bytes;
   const void* data = entry.bytes ? tensor.data_ptr() : nullptr;
-  tensors_.push_back({std::move(tensor), data, entry.bytes, original.requires_grad()});
+  tensors_.push_back(
+      {std::move(tensor), data, entry.bytes, entries_.size(), original.requires_grad()});
 }
 
 void Encoder::sparse(const at::Tensor& tensor) {
@@ -175,8 +182,10 @@ void Encoder::sparse(const at::Tensor& tensor) {
   entry.sparse_dimensions = static_cast<uint8_t>(tensor.sparse_dim());
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), entry.sizes.begin());
   append_entry(entries_, entry);
-  tensors_.push_back({tensor, nullptr, 0, tensor.requires_grad()});
+  tensors_.push_back({tensor, nullptr, 0, entries_.size(), tensor.requires_grad()});
   strided(detached._indices().contiguous());
+  // The receiver checks indices before it believes them: nobody may be able to change them then.
+  tensors_.back().in_frame_only = true;
   strided(detached._values().contiguous());
 }
 

@@ -7,9 +7,10 @@
 
 namespace weft::wire {
 
-/// The meaning of a number never changes, and a number is never used twice. Version 3 defines no
-/// feature. (Planned first: other ways to transfer the bytes of tensors.)
-enum class Feature : uint8_t {};
+/// The meaning of a number never changes, and a number is never used twice.
+enum class Feature : uint8_t {
+  kSharedArena = 0,  // the rows of tensors may say that their bytes are in the sender's arena
+};
 
 /// A set of features. It may have some that this build does not know.
 class Features {
@@ -32,6 +33,6 @@ class Features {
 };
 
 /// The features in the hello of this build. A connection uses the features that both hellos have.
-inline constexpr Features kOfferedFeatures{};
+inline constexpr Features kOfferedFeatures = Features().with(Feature::kSharedArena);
 
 }  // namespace weft::wire

@@ -23,23 +23,26 @@ FrameDecoder::FrameDecoder(std::shared_ptr<ReceivePool> pool)
 
 // --- memory ----------------------------------------------------------------------------------
 
-void FrameDecoder::Bulk::begin(ReceivePool& pool) {
-  for (const TensorEntry& each : rows) {
-    storages.push_back(each.flags & (kUndefined | kSparse) ? c10::DataPtr()
-                                                           : pool.allocate(each.bytes));
-  }
+// Where the bytes of a tensor go, or are already.
+c10::DataPtr FrameDecoder::memory_for(const TensorEntry& row) const {
+  if (row.flags & (kUndefined | kSparse)) return {};
+  return row.flags & kCarried ? carrier_->take(row.place, row.bytes) : pool_->allocate(row.bytes);
+}
+
+void FrameDecoder::Bulk::begin(const FrameDecoder& memory) {
+  for (const TensorEntry& each : rows) storages.push_back(memory.memory_for(each));
   row = done = 0;
   begun = true;
   advance(0);  // skips leading rows without bytes
 }
 
 std::span<std::byte> FrameDecoder::Bulk::target() const {
-  return {static_cast<std::byte*>(storages[row].get()) + done, rows[row].bytes - done};
+  return {static_cast<std::byte*>(storages[row].get()) + done, rows[row].bytes_in_frame() - done};
 }
 
 void FrameDecoder::Bulk::advance(size_t bytes) {
   done += bytes;
-  while (row < rows.size() && done == rows[row].bytes) {
+  while (row < rows.size() && done == rows[row].bytes_in_frame()) {
     ++row;
     done = 0;
   }
@@ -175,12 +178,18 @@ bool FrameDecoder::next_ordinary(Frame& frame) {
 
 std::span<const std::byte> FrameDecoder::read_table(const FrameHeader& header,
                                                     std::span<const std::byte> body,
-                                                    std::vector<TensorEntry>& rows) {
+                                                    std::vector<TensorEntry>& rows) const {
   rows.clear();
   uint64_t bytes = 0;
+  bool of_sparse = false;
   for (size_t i = 0; i < header.rows; ++i) {
     rows.push_back(read_entry(body));
-    bytes += rows.back().bytes;
+    const TensorEntry& row = rows.back();
+    // Indices are checked once, so nobody may be able to change them afterwards.
+    if (row.flags & kCarried && (!carrier_ || of_sparse))
+      Decoder::fail("a tensor whose bytes are not in the frame");
+    of_sparse = row.flags & kSparse;
+    bytes += row.bytes_in_frame();
     if (bytes > header.bulk_bytes) break;
   }
   if (bytes != header.bulk_bytes) {
@@ -195,12 +204,10 @@ void FrameDecoder::emit_small(Frame& frame, const std::byte* bulk) {
   frame.tensors.clear();
   if (bulk_.rows.empty()) return;
   for (const TensorEntry& row : bulk_.rows) {
-    c10::DataPtr memory;
-    if (!(row.flags & (kUndefined | kSparse))) {
-      memory = pool_->allocate(row.bytes);
-      if (row.bytes) std::memcpy(memory.get(), bulk, row.bytes);
-    }
-    bulk += row.bytes;
+    c10::DataPtr memory = memory_for(row);
+    const uint64_t bytes = row.bytes_in_frame();
+    if (bytes) std::memcpy(memory.get(), bulk, bytes);
+    bulk += bytes;
     bulk_.storages.push_back(std::move(memory));
   }
   bulk_.assemble(frame.tensors);
@@ -208,7 +215,7 @@ void FrameDecoder::emit_small(Frame& frame, const std::byte* bulk) {
 
 void FrameDecoder::start_bulk(std::span<const std::byte> body) {
   body_ = body;
-  bulk_.begin(*pool_);
+  bulk_.begin(*this);
   while (bulk_.is_pending() && buffered() > 0) {
     const std::span<std::byte> into = bulk_.target();
     const size_t n = std::min(into.size(), buffered());
@@ -288,7 +295,7 @@ void FrameDecoder::begin_bulk_if_due() {
   if (large.bulk.begun || large.body_done < large.header.body_bytes) return;
   const std::span<const std::byte> body(large.body.data(), large.body_done);
   large.table_bytes = body.size() - read_table(large.header, body, large.bulk.rows).size();
-  large.bulk.begin(*pool_);
+  large.bulk.begin(*this);
 }
 
 void FrameDecoder::take_buffered_piece() {

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "wire/carrier.h"
 #include "wire/frame.h"
 #include "wire/receive_pool.h"
 #include "wire/tensor_entry.h"
@@ -35,6 +36,10 @@ class FrameDecoder {
   /// pieces); else nothing. The body stays valid as long as the memory.
   std::vector<std::byte> take_body();
 
+  /// From now on tensors may be where this carrier has them, which outlives the decoder's use.
+  /// Null: their bytes are in the frame.
+  void use_carrier(Carrier* carrier) { carrier_ = carrier; }
+
   /// From now on any frame but a hello is refused when its first bytes are there.
   void expect_hello() { hello_only_ = true; }
   void expect_any() { hello_only_ = false; }
@@ -54,7 +59,7 @@ class FrameDecoder {
     size_t done = 0;  // bytes of that row
     bool begun = false;
 
-    void begin(ReceivePool& pool);
+    void begin(const FrameDecoder& memory);
     bool is_pending() const { return begun && row < rows.size(); }
     std::span<std::byte> target() const;
     void advance(size_t bytes);
@@ -76,11 +81,11 @@ class FrameDecoder {
   enum class Reading { kBuffer, kBulk, kPiece };
 
   size_t buffered() const { return end_ - begin_; }
+  c10::DataPtr memory_for(const TensorEntry& row) const;
   void make_room();
   void reserve_for(size_t frame_bytes);
-  static std::span<const std::byte> read_table(const FrameHeader& header,
-                                               std::span<const std::byte> body,
-                                               std::vector<TensorEntry>& rows);
+  std::span<const std::byte> read_table(const FrameHeader& header, std::span<const std::byte> body,
+                                        std::vector<TensorEntry>& rows) const;
   bool next_ordinary(Frame& frame);
   void emit_small(Frame& frame, const std::byte* bulk);
   void start_bulk(std::span<const std::byte> body);
@@ -93,6 +98,7 @@ class FrameDecoder {
   void emit_in_pieces(Frame& frame);
 
   std::shared_ptr<ReceivePool> pool_;
+  Carrier* carrier_ = nullptr;
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_;
   size_t begin_ = 0;

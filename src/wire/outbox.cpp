@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "wire/tensor_entry.h"
+
 namespace weft::wire {
 
 namespace {
@@ -15,16 +17,47 @@ std::byte* put(std::byte* to, std::span<T> bytes) {
   if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
   return to + bytes.size();
 }
+}  // namespace
+
+// A message of whose tensors a carrier takes some: the table that says so, and the tensors whose
+// bytes are in the frame.
+class Outbox::Carried {
+ public:
+  Carried(const Encoder& value, Carrier& carrier) {
+    const std::span<const std::byte> rows = value.tensor_entries();
+    size_t start = 0;
+    for (const Encoder::OutgoingTensor& tensor : value.tensors()) {
+      const std::span<const std::byte> row = rows.subspan(start, tensor.row_end - start);
+      start = tensor.row_end;
+      if (const std::optional<Place> place = tensor.staged ? carrier.place(tensor) : std::nullopt) {
+        append_carried(table_, row, *place);
+        bytes_ += tensor.bytes;
+      } else {
+        const auto* chars = reinterpret_cast<const char*>(row.data());
+        table_.insert(table_.end(), chars, chars + row.size());
+        others_.push_back(tensor);
+      }
+    }
+  }
+  std::span<const std::byte> table() const { return std::as_bytes(std::span(table_)); }
+  std::span<const Encoder::OutgoingTensor> others() const { return others_; }
+  /// Of the tensors that the carrier takes.
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::vector<char> table_;
+  std::vector<Encoder::OutgoingTensor> others_;
+  size_t bytes_ = 0;
+};
 
 // The bytes of those tensors of a message that are copied.
-size_t copied_bytes(const Encoder& value) {
+size_t Outbox::copied_bytes(const Content& content) {
   size_t copied = 0;
-  for (const auto& tensor : value.tensors()) {
+  for (const auto& tensor : content.tensors) {
     if (tensor.bytes <= kCopiedTensor) copied += tensor.bytes;
   }
   return copied;
 }
-}  // namespace
 
 std::byte* Outbox::extend(size_t n) {
   const size_t size = small_.size();
@@ -46,25 +79,34 @@ void Outbox::add(FrameHeader header, std::span<const std::byte> body) {
 }
 
 void Outbox::add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value,
-                 LargeFrames large) {
+                 LargeFrames large, Carrier* carrier) {
   header.rows = static_cast<uint16_t>(value.tensors().size());
   header.bulk_bytes = value.tensor_bytes();
-  header.body_bytes = static_cast<uint32_t>(value.tensor_entries().size() + prelude.size() +
-                                            value.payload().size());
+  if (!carrier || value.tensor_bytes() < kSmallestCarried) {
+    add(header, {value.tensor_entries(), prelude, value.payload(), value.tensors()}, large);
+    return;
+  }
+  const Carried carried(value, *carrier);
+  header.bulk_bytes -= carried.bytes();
+  add(header, {carried.table(), prelude, value.payload(), carried.others()}, large);
+}
+
+void Outbox::add(FrameHeader header, const Content& content, LargeFrames large) {
+  header.body_bytes =
+      static_cast<uint32_t>(content.table.size() + content.prelude.size() + content.payload.size());
   if (large == LargeFrames::kInPieces && header.body_bytes + header.bulk_bytes > kPieceBytes) {
-    add_in_pieces(header, prelude, value);
+    add_in_pieces(header, content);
   } else {
-    add_whole(header, prelude, value);
+    add_whole(header, content);
     mark_frame();
   }
 }
 
-void Outbox::add_whole(const FrameHeader& header, std::span<const std::byte> prelude,
-                       const Encoder& value) {
-  std::byte* to = extend(kHeaderBytes + header.body_bytes + copied_bytes(value));
+void Outbox::add_whole(const FrameHeader& header, const Content& content) {
+  std::byte* to = extend(kHeaderBytes + header.body_bytes + copied_bytes(content));
   std::memcpy(to, &header, kHeaderBytes);
-  to = put(put(put(to + kHeaderBytes, value.tensor_entries()), prelude), value.payload());
-  for (const auto& tensor : value.tensors()) {
+  to = put(put(put(to + kHeaderBytes, content.table), content.prelude), content.payload);
+  for (const auto& tensor : content.tensors) {
     const auto* data = static_cast<const std::byte*>(tensor.data);
     if (tensor.bytes <= kCopiedTensor) {
       to = put(to, std::span(data, tensor.bytes));
@@ -117,20 +159,19 @@ class Outbox::PieceWriter {
   size_t left_in_piece_ = 0;
 };
 
-void Outbox::add_in_pieces(FrameHeader header, std::span<const std::byte> prelude,
-                           const Encoder& value) {
+void Outbox::add_in_pieces(FrameHeader header, const Content& content) {
   if (!empty()) mark_cut();  // after the frames before this one
   const size_t pieces = (header.body_bytes + header.bulk_bytes) / kPieceBytes + 1;
-  small_.reserve(small_.size() + header.body_bytes + copied_bytes(value) +
+  small_.reserve(small_.size() + header.body_bytes + copied_bytes(content) +
                  (pieces + 1) * kHeaderBytes);
   header.flags |= kInPieces;
   std::memcpy(extend(kHeaderBytes), &header, kHeaderBytes);
   mark_cut();
   PieceWriter writer(*this, header);
-  writer.copy(value.tensor_entries());
-  writer.copy(prelude);
-  writer.copy(value.payload());
-  for (const auto& tensor : value.tensors()) {
+  writer.copy(content.table);
+  writer.copy(content.prelude);
+  writer.copy(content.payload);
+  for (const auto& tensor : content.tensors) {
     const auto* data = static_cast<const std::byte*>(tensor.data);
     if (tensor.bytes <= kCopiedTensor) {
       writer.copy(std::span(data, tensor.bytes));

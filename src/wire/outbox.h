@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "weft/codec.h"
+#include "wire/carrier.h"
 #include "wire/frame.h"
 
 namespace weft::wire {
@@ -21,10 +22,10 @@ enum class LargeFrames { kWhole, kInPieces };
 
 class Outbox {
  public:
-  /// Adds a frame with `prelude`, the encoder's payload and its tensors. Fills in the sizes in
-  /// `header`.
+  /// Adds a frame with `prelude`, the encoder's payload and its tensors, except the bytes of those
+  /// that `carrier` takes. Fills in the sizes in `header`.
   void add(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value,
-           LargeFrames large = LargeFrames::kWhole);
+           LargeFrames large = LargeFrames::kWhole, Carrier* carrier = nullptr);
   void add(FrameHeader header, std::span<const std::byte> body = {});
 
   bool empty() const { return bytes() == 0; }
@@ -47,6 +48,12 @@ class Outbox {
   static constexpr size_t kCutBytes = 16 * 1024;
 
   class PieceWriter;
+  class Carried;
+  /// The parts of a frame in their order.
+  struct Content {
+    std::span<const std::byte> table, prelude, payload;
+    std::span<const Encoder::OutgoingTensor> tensors;
+  };
   struct Large {
     size_t position;  // in small_; the data goes out before the byte at this index
     const std::byte* data;
@@ -55,9 +62,10 @@ class Outbox {
   };
   std::byte* extend(size_t n);
   void refer_to(const std::byte* data, size_t bytes, const at::Tensor& keep);
-  void add_whole(const FrameHeader& header, std::span<const std::byte> prelude,
-                 const Encoder& value);
-  void add_in_pieces(FrameHeader header, std::span<const std::byte> prelude, const Encoder& value);
+  void add(FrameHeader header, const Content& content, LargeFrames large);
+  void add_whole(const FrameHeader& header, const Content& content);
+  void add_in_pieces(FrameHeader header, const Content& content);
+  static size_t copied_bytes(const Content& content);
   void mark_cut() { cuts_.push_back(done_ + bytes()); }
   /// Marks a cut after a whole frame, but only if the last cut is far enough away.
   void mark_frame() {

@@ -46,9 +46,20 @@ void read_list(std::span<const std::byte>& in, std::array<int64_t, kMaxDimension
   }
 }
 
+void read_place(std::span<const std::byte>& in, Place& place) {
+  if (in.size() < 2) Decoder::fail("tensor table ends within a row");
+  place.carrier = static_cast<uint8_t>(in[0]);
+  place.size = static_cast<uint8_t>(in[1]);
+  if (place.size > Place::kMaxBytes || in.size() < size_t{2} + place.size)
+    Decoder::fail(fmt::format("a place of {} bytes in a tensor's row", place.size));
+  std::memcpy(place.bytes.data(), in.data() + 2, place.size);
+  in = in.subspan(size_t{2} + place.size);
+}
+
 void check_shape(const TensorEntry& entry) {
   if (entry.flags & kSparse) {
-    if (entry.bytes != 0 || entry.flags & kStrided) Decoder::fail("sparse tensor row with bytes");
+    if (entry.bytes != 0 || entry.flags & (kStrided | kCarried))
+      Decoder::fail("sparse tensor row with bytes");
     uint64_t elements = 1;
     for (int64_t size : entry.size_list()) {
       // The sizes of a sparse tensor are no memory, but libtorch multiplies them.
@@ -110,6 +121,18 @@ void append_entry(std::vector<char>& out, const TensorEntry& entry) {
   if (strided) std::memcpy(to + kFixedBytes + list, entry.strides.data(), list);
 }
 
+void append_carried(std::vector<char>& out, std::span<const std::byte> row, const Place& place) {
+  const size_t start = out.size();
+  out.resize(start + row.size() + 2 + place.size);
+  char* to = out.data() + start;
+  std::memcpy(to, row.data(), row.size());
+  to[1] = static_cast<char>(to[1] | kCarried);
+  to += row.size();
+  to[0] = static_cast<char>(place.carrier);
+  to[1] = static_cast<char>(place.size);
+  std::memcpy(to + 2, place.bytes.data(), place.size);
+}
+
 TensorEntry read_entry(std::span<const std::byte>& in) {
   if (in.size() < kFixedBytes) Decoder::fail("tensor table ends within a row");
   const FixedPart fixed = read_fixed(in);
@@ -138,6 +161,7 @@ TensorEntry read_entry(std::span<const std::byte>& in) {
   entry.dtype = *dtype;
   read_list(in, entry.sizes, entry.dimensions);
   if (entry.flags & kStrided) read_list(in, entry.strides, entry.dimensions);
+  if (entry.flags & kCarried) read_place(in, entry.place);
   check_shape(entry);
   return entry;
 }

@@ -15,7 +15,7 @@ import zlib
 HELLO, CALL, REPLY, CANCEL, PING, PONG, GOODBYE = range(1, 8)
 NAMED, FAILED = 1, 2
 MAGIC = 0x0A0D544645578957
-GRAD, STRIDED, UNDEFINED, SPARSE, COALESCED = 1, 2, 4, 8, 16
+GRAD, STRIDED, UNDEFINED, SPARSE, COALESCED, CARRIED = 1, 2, 4, 8, 16, 32
 SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2}
 FLOAT, LONG = 7, 5
 
@@ -54,6 +54,10 @@ def row(dtype, sizes, strides=None, flags=0, bytes_=None, sparse=0):
     lists = [*sizes, *(strides or [])]
     return struct.pack("<BBBBQ", dtype, flags, len(sizes), sparse, bytes_) + struct.pack(
         f"<{len(lists)}q", *lists)
+
+
+def carried(dtype, sizes, carrier, place, strides=None):
+    return row(dtype, sizes, strides, CARRIED) + struct.pack("<BB", carrier, len(place)) + place
 
 
 def undefined_row():
@@ -313,6 +317,12 @@ def tensor_seeds():
         "made_up_pool": table([row(1, [300_000]), row(1, [700])], b"", mode=1),
         "claims_much": table([row(1, [1 << 40])], bytes(64), mode=2),
         "claims_often": table([row(1, [200_000])] * 100, bytes(64), mode=2),
+        "carried": table([carried(FLOAT, [100], 1, bytes(12))], b"", mode=129),
+        "carried_mixed": table([row(1, [3]), carried(LONG, [2, 3], 1, b"a", [1, 2]), row(1, [5])], mode=128),
+        "carried_without_carrier": table([carried(1, [3], 1, b"")], b"", mode=1),
+        "carried_too_much": table([carried(1, [5000], 1, b"")], b"", mode=129),
+        "carried_long_place": table([carried(1, [3], 1, bytes(33))], b"", mode=129),
+        "carried_indices": table([rows[0], carried(LONG, [1, 2], 1, b""), rows[2]], b"", mode=129),
         "rows_missing": table([row(1, [3])], count=2), "row_cut": table([row(1, [3])[:15]], b"", count=1),
     }
     return seeds
@@ -350,6 +360,38 @@ def file_seeds():
     }
 
 
+def ring_seeds():
+    def record(what, size=0, value=0):
+        return struct.pack("<BBQ", what, size, value)
+
+    talk = b"".join(record(what, size) for what, size in [(0, 40), (1, 10), (0, 30), (0, 30), (1, 200), (9, 0), (8, 3)] * 3)
+    return {
+        "talk": talk,
+        "written_far": record(0, 9) + record(2, 0, 1 << 63) + record(1, 99) + record(0, 9),
+        "read_far": record(0, 9) + record(3, 0, 1 << 40) + record(0, 99) + record(1, 9),
+        "overtaken": record(0, 9) + record(5, 10) + record(0, 9), "over_full": record(4, 65) + record(1, 99),
+        "finished": record(6, 0, 1) + record(1, 9) + record(0, 9),
+        "asks": record(7, 0, 3) + record(0, 9) + record(9) + record(8, 1) + talk,
+    }
+
+
+def arena_seeds():
+    def record(what, number=0, offset=0, size=0):
+        return struct.pack("<BIQI", what, number, offset, size)
+
+    lend = record(0, size=99_999) + record(2) + record(3)
+    return {
+        "lend": lend + record(1) + record(5) + record(7),
+        "withdraw": record(0, size=99_999) + record(2) + record(7) + record(3),
+        "wrong_loan": lend + record(4, 77, 524_288, 9), "wrong_place": lend + record(4, 0, 9, 9),
+        "past_end": lend + record(4, 0, 1 << 36, 1) + record(4, 0, (1 << 36) - 1, 2),
+        "scribble": (lend + record(6, 0, 0, 3) + record(7)) * 5,
+        "scribble_bits": (lend + record(6, 1, 65_536, 0xFFFFFFFF) + record(6, 1, 67_584, 0xFFFFFFFF) + record(7)) * 5,
+    }
+
+
+write("shm_ring", ring_seeds())
+write("arena", arena_seeds())
 write("file_records", file_seeds())
 write("hello", hello_seeds())
 write("frame_decoder", frame_seeds())

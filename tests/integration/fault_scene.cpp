@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -70,15 +71,18 @@ std::string thread_states(pid_t process) {
   return states;
 }
 
-std::vector<int> tcp_sockets() {
+std::vector<int> stream_sockets(const std::vector<int>& domains) {
   std::vector<int> sockets;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::stoi(entry.path().filename());
-    int domain = 0;
+    int domain = 0, type = 0;
     socklen_t size = sizeof domain;
-    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_INET) {
-      sockets.push_back(fd);
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
+      continue;
     }
+    const bool wanted = std::find(domains.begin(), domains.end(), domain) != domains.end();
+    if (wanted && type == SOCK_STREAM) sockets.push_back(fd);
   }
   return sockets;
 }
@@ -193,7 +197,7 @@ void break_connections() {
   // Held by copies, so that no number means a connection made meanwhile. By system calls, because
   // to take what another thread may be closing is a race, and here that is the purpose.
   std::vector<long> connected;
-  for (const int socket : tcp_sockets()) {
+  for (const int socket : stream_sockets({AF_INET, AF_UNIX})) {
     if (!listens(socket)) connected.push_back(syscall(SYS_dup, socket));
   }
   for (const long socket : connected) syscall(SYS_shutdown, socket, SHUT_RDWR);
@@ -201,7 +205,7 @@ void break_connections() {
 }
 
 int listening_port() {
-  for (const int socket : tcp_sockets()) {
+  for (const int socket : stream_sockets({AF_INET})) {
     if (!listens(socket)) continue;
     sockaddr_in address{};
     socklen_t size = sizeof address;

@@ -99,7 +99,8 @@ int64_t swallowed();
 /// Returns when every thread of the process has stopped; false if it does not.
 bool freeze(pid_t process);
 void thaw(pid_t process);
-/// Shuts every TCP connection of this process down, behind the back of its owners.
+/// Shuts every connection of this process down, over TCP and through shared memory, behind the back
+/// of its owners.
 void break_connections();
 /// The port on which this process listens.
 int listening_port();

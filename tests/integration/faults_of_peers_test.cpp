@@ -219,14 +219,22 @@ void require_recovery(int64_t round, const Cut& cut) {
 
 void break_connections_of_callee() { break_connections(); }
 
+// Memory cannot break: what was written is read, also when the socket beside it is shut down.
+bool through_memory() {
+  rpc_sync<echo>("worker1", 1);
+  return debug_info().peers.at(0).transport == "shm";
+}
+
 SCENARIO(faults_connection_broken) {
   init_rpc(worker(rank));
   if (rank != 0) return serve();
+  const bool may_be_answered = through_memory();
   for (int64_t round = 0; round < 20; ++round) {
     require_recovery(round, [] { break_connections(); });
-    require_recovery(round, [] {
+    require_recovery(round, [may_be_answered] {
       const Ending ending = ending_of([] { rpc_sync<break_connections_of_callee>("worker1"); });
-      REQUIRE_THAT(ending.error && ending.error->code() == ErrorCode::kOutcomeUnknown);
+      REQUIRE_THAT(ending.error ? ending.error->code() == ErrorCode::kOutcomeUnknown
+                                : may_be_answered);
     });
   }
   return end_scene();
@@ -241,9 +249,11 @@ TEST(FaultsOfPeers, BrokenConnectionIsMadeAnew) {
 SCENARIO(faults_idle_connection_broken) {
   init_rpc(worker(rank));
   if (rank != 0) return serve();
+  const bool needs_a_look = through_memory();
   for (int64_t round = 0; round < 200; ++round) {
     rpc_sync<echo>("worker1", round);
     break_connections();
+    if (needs_a_look) std::this_thread::sleep_for(2ms);  // then the next caller looks at the socket
     require_success(ending_of([] { rpc_sync<echo>("worker1", 1); }), kReconnected);
   }
   return end_scene();

@@ -63,6 +63,7 @@ Options short_of_patience() {
   options.rref_lease = 2s;
   options.default_timeout = 300s;
   options.window_bytes = size_t{1} << 40;  // the transfer has company
+  options.transport = Options::Transport::kTcp;
   return options;
 }
 

@@ -16,6 +16,7 @@
 #include "weft/detail/ref_counted.h"
 #include "weft/export.h"
 #include "weft/future.h"
+#include "weft/same_host.h"
 
 namespace weft::detail {
 
@@ -28,7 +29,7 @@ class WEFT_API Invocation {
   virtual void run_when_ready(Task run) = 0;
   /// The arguments are decoded; what follows is the user's.
   virtual void begin_user_code() = 0;
-  virtual void reply(const Encoder& value) = 0;
+  virtual void reply(Encoder& value) = 0;
   virtual void fail(std::exception_ptr error) = 0;
   /// Keeps the call alive beyond the function that started it.
   virtual void add_holder() = 0;
@@ -72,6 +73,7 @@ struct SignatureTraits<R(P...)> {
   using Arguments = std::tuple<std::decay_t<P>...>;
   static constexpr bool kAsynchronous = !std::is_same_v<R, Result>;
   static constexpr size_t kArity = sizeof...(P);
+  static constexpr bool kBorrows = (kIsBorrowed<std::decay_t<P>> || ...);
   static_assert((!(std::is_lvalue_reference_v<P> &&
                    !std::is_const_v<std::remove_reference_t<P>>)&&...),
                 "a remote function cannot take its arguments by non-const reference");
@@ -125,10 +127,23 @@ class InvocationHolder {
   Invocation* call_;
 };
 
-template <typename R, typename Value>
-void reply_with(Invocation& call, const Value& value) {
+template <typename R>
+void reply_with(Invocation& call, const R& value) {
   Encoder out;
-  if constexpr (!std::is_void_v<R>) Codec<R>::encode(out, value);
+  Codec<R>::encode(out, value);
+  call.reply(out);
+}
+
+/// Of what `make` returns only the reply is left when it is sent: then the memory of a tensor that
+/// nobody else has can go to the caller as it is.
+template <typename R, typename Make>
+void reply_with_result_of(Invocation& call, const Make& make) {
+  Encoder out;
+  if constexpr (std::is_void_v<R>) {
+    make();
+  } else {
+    Codec<R>::encode(out, make());
+  }
   call.reply(out);
 }
 
@@ -138,7 +153,11 @@ void reply_when_ready(Invocation& call, const Future<R>& pending) {
     auto& state = FutureAccess::state(done);
     try {
       if (state.failed()) state.rethrow();
-      reply_with<R>(*holder, state.value());
+      if constexpr (std::is_void_v<R>) {
+        reply_with_result_of<void>(*holder, [] {});
+      } else {
+        reply_with<R>(*holder, state.value());
+      }
     } catch (...) {
       (*holder).fail(std::current_exception());
     }
@@ -152,6 +171,9 @@ class RemoteFunction {
   using Traits = CallableTraits<std::decay_t<decltype(F)>>;
   using Result = typename Traits::Result;
   using Arguments = typename Traits::Arguments;
+  static constexpr bool kBorrows = Traits::kBorrows;
+  static_assert(!kBorrows || !Traits::kAsynchronous,
+                "a function that returns a Future cannot borrow: it returns before it is done");
 
   static const FunctionEntry& entry() { return entry_; }
   static void rename(std::string name) { rename_function(entry_, std::move(name)); }
@@ -207,11 +229,28 @@ class RemoteFunction {
     call.begin_user_code();
     if constexpr (Traits::kAsynchronous) {
       reply_when_ready(call, std::apply(F, std::move(arguments)));
-    } else if constexpr (std::is_void_v<Result>) {
-      std::apply(F, std::move(arguments));
-      reply_with<void>(call, Unit{});
     } else {
-      reply_with<Result>(call, std::apply(F, std::move(arguments)));
+      reply_with_result_of<Result>(call, [&arguments]() -> decltype(auto) {
+        return apply(std::move(arguments), std::bool_constant<kBorrows>());
+      });
+    }
+  }
+
+  static decltype(auto) apply(Arguments&& arguments, std::false_type) {
+    return std::apply(F, std::move(arguments));
+  }
+  static Result apply(Arguments&& arguments, std::true_type) {
+    BorrowedArguments borrowed;
+    std::apply([&borrowed](const auto&... each) { (borrowed.add(each), ...); }, arguments);
+    // The arguments end before what was borrowed is looked at.
+    const auto call = [](Arguments own) -> Result { return std::apply(F, std::move(own)); };
+    if constexpr (std::is_void_v<Result>) {
+      call(std::move(arguments));
+      borrowed.check(entry_.name);
+    } else {
+      Result result = call(std::move(arguments));
+      borrowed.check(entry_.name);
+      return result;
     }
   }
 

@@ -32,7 +32,7 @@ WEFT_API Ref<RRefObject> decode_rref_creation(Decoder& in, const RRefType& type)
 
 WEFT_API void start_rref_call(const RRefHandle& handle, OutgoingCall& call,
                               const FunctionEntry& function, const CallOptions& options,
-                              bool caller_waits, const Encoder& arguments);
+                              bool caller_waits, Encoder& arguments);
 
 /// The call that makes the object of a reference. Should it fail, the owner is told: calls through
 /// the reference may have arrived there and wait for the object.

@@ -100,7 +100,7 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   heartbeat_ = Heartbeat({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
                           runtime_->options.dead_after},
                          runtime_->clock->now());
-  link->set_features(wire::kOfferedFeatures.common_with(hello.features));
+  link->agree_on(hello.features);
   link->open();
   // Under the lock: the end of this connection is reported after its beginning.
   runtime_->liveness.on_sign(member_.info.id, SignOfLife::kHeard, {}, {});

@@ -75,8 +75,8 @@ class Peer final : public Ticking {
 
   /// Sends `call` or settles it with the reason why not. May block while the window is full. False:
   /// nothing was done, since this connection was retired.
-  bool start(detail::OutgoingCall& call, const detail::FunctionEntry& function,
-             const Encoder& arguments, const CallLimits& limits);
+  bool start(detail::OutgoingCall& call, const detail::FunctionEntry& function, Encoder& arguments,
+             const CallLimits& limits);
 
   // The call's own side.
   bool wait_for(detail::OutgoingCall& call, std::optional<base::Time> until);
@@ -119,8 +119,9 @@ class Peer final : public Ticking {
   using Term = Reception<Call>::Term;
 
   enum class Sending { kDone, kBroke, kRetired };
-  Sending send(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+  Sending send(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
                const CallLimits& limits);
+  void stage(Encoder& arguments) WEFT_REQUIRES(mutex_);
   Sending fail_unsent(Call& call, const Error& error) WEFT_EXCLUDES(mutex_);
 
   void wait_for_other_writer(Call& call, const Link& link);

@@ -37,7 +37,7 @@ Error no_memory() { return Error(ErrorCode::kLimitExceeded, "there is no memory 
 
 }  // namespace
 
-bool Peer::start(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
+bool Peer::start(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
                  const CallLimits& limits) {
   Access::peer(call) = detail::Ref<Peer>::share(this);
   Access::function(call) = &function;
@@ -72,8 +72,8 @@ Peer::Sending Peer::fail_unsent(Call& call, const Error& error) {
 }
 
 // kBroke: the connection broke before the whole frame had left; the call is not settled.
-Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
-                         const Encoder& arguments, const CallLimits& limits) {
+Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
+                         const CallLimits& limits) {
   Lock lock(mutex_);
   Access::started(call) = runtime_->clock->now();
   if (state_ == State::kClosed) {
@@ -93,6 +93,7 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
     return Sending::kDone;
   }
   try {
+    stage(arguments);
     // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
     const bool doubtful = Access::started(call) - last_received_ > kQuietLink ||
                           (reception_.loop_reads() && calls_.empty());
@@ -149,6 +150,14 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function,
   }
   return Access::finish_starting(call) || settle_if_sent(call, *link) ? Sending::kDone
                                                                       : Sending::kBroke;
+}
+
+// For a link that exists; what is sent over another one goes in its frames.
+void Peer::stage(Encoder& arguments) {
+  if (arguments.tensor_bytes() < wire::kSmallestCarried || !link_) return;
+  const detail::Ref<Link> link = link_;
+  const base::Unlocked unlocked(mutex_);
+  link->stage(arguments);
 }
 
 // The first call after a pause: if the loop is writing it, the link has just become readable or
@@ -225,12 +234,12 @@ bool Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
 }
 
 // Takes room in the window that all connections to the member share; queue_call() takes it in the
-// connection's own. Calls that were given up leave the window, but their unsent bytes stay in
-// memory until they are sent or the link breaks, so unsent bytes count as well.
+// connection's own. Calls that were given up leave the window, but their bytes stay in memory until
+// they are read or the link breaks, so unread bytes count as well.
 Peer::Room Peer::take_room(const CallLimits& limits, size_t bytes) {
   if (!window_.has_room(limits.depth, bytes)) return Room::kNoneHere;
-  const size_t unsent = link_ ? link_->unsent_bytes() : 0;
-  if (unsent > 0 && unsent + bytes > runtime_->options.window_bytes) return Room::kNoneHere;
+  const size_t unread = link_ ? link_->unread_bytes() : 0;
+  if (unread > 0 && unread + bytes > runtime_->options.window_bytes) return Room::kNoneHere;
   return shared_window_->try_open(limits.depth, bytes) ? Room::kTaken : Room::kNoneAtMember;
 }
 
@@ -303,6 +312,7 @@ void Peer::connect() {
     throw Error(ErrorCode::kUnavailable, error.message());
   }
   wire::Hello hello;
+  hello.features = Link::offered_features();
   hello.group = runtime_->group.token;
   hello.from = runtime_->self().info.id;
   hello.from_incarnation = runtime_->self().incarnation;

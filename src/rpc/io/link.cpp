@@ -4,12 +4,34 @@
 #include <new>
 #include <utility>
 
+#include "arena/arena_carrier.h"
+#include "arena/foreign_arena.h"
+
 namespace weft::rpc {
 
 using transport::IoResult;
 
 namespace {
 constexpr int kParts = 64;
+}
+
+wire::Features Link::offered_features() {
+  return arena::ForeignArena::can_be_mapped() ? wire::kOfferedFeatures : wire::Features();
+}
+
+void Link::agree_on(wire::Features theirs) {
+  const wire::Features features = offered_features().common_with(theirs);
+  features_.store(features);
+  if (!features.has(wire::Feature::kSharedArena)) return;
+  own_carrier_ = arena::make_arena_carrier(*connection_);
+  decoder_.use_carrier(own_carrier_.get());
+  carrier_.store(own_carrier_.get(), std::memory_order_release);
+}
+
+void Link::stage_tensors(Encoder& value) {
+  wire::Carrier* carrier = carrier_.load(std::memory_order_acquire);
+  if (!carrier) return;
+  for (Encoder::OutgoingTensor& tensor : value.tensors()) carrier->stage(tensor);
 }
 
 // Before open() nothing is urgent: all frames wait for the hello.
@@ -30,7 +52,8 @@ Link::Position Link::queue_with(Lane which, const Add& add) {
 Link::Position Link::queue(const wire::FrameHeader& header, std::span<const std::byte> prelude,
                            const Encoder& value, Lane lane) {
   return queue_with(lane, [&](wire::Outbox& into) {
-    into.add(header, prelude, value, wire::LargeFrames::kInPieces);
+    into.add(header, prelude, value, wire::LargeFrames::kInPieces,
+             carrier_.load(std::memory_order_acquire));
   });
 }
 

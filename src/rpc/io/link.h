@@ -20,6 +20,7 @@
 #include "weft/codec.h"
 #include "weft/detail/outgoing_call.h"
 #include "weft/detail/ref_counted.h"
+#include "wire/carrier.h"
 #include "wire/features.h"
 #include "wire/frame.h"
 #include "wire/frame_decoder.h"
@@ -34,12 +35,21 @@ class Link : public detail::RefCounted {
   Link(std::unique_ptr<transport::Connection> connection, std::shared_ptr<wire::ReceivePool> pool)
       : connection_(std::move(connection)), decoder_(std::move(pool)) {}
 
-  /// The features that both ends have; none before their hellos. Set before open(), or before an
-  /// accepted link is handed to the server; constant from then on.
-  void set_features(wire::Features features) { features_.store(features); }
+  /// What this end says in its hello.
+  static wire::Features offered_features();
+  /// `theirs`: what the other end said. Called before open(), or before an accepted link is handed
+  /// to the server.
+  void agree_on(wire::Features theirs);
+  /// The features that both ends have; none before their hellos, constant after agree_on().
   wire::Features features() const { return features_.load(std::memory_order_relaxed); }
 
   // Sending: any thread.
+
+  /// To be called before queue(), without any lock: brings the bytes of large tensors to where the
+  /// other end can use them, if there is such a place.
+  void stage(Encoder& value) {
+    if (value.tensor_bytes() >= wire::kSmallestCarried) stage_tensors(value);
+  }
 
   enum class Lane : uint8_t { kNormal, kUrgent };
   /// The lane for a frame that should not wait: the urgent one while much is unsent, else the
@@ -76,6 +86,12 @@ class Link : public detail::RefCounted {
   bool has_queued() const { return queued_bytes_.load(std::memory_order_relaxed) != 0; }
   bool blocked() const { return blocked_.load(std::memory_order_relaxed); }
   size_t unsent_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
+  /// Bytes of calls or replies that the other end has not begun to read: unsent ones, and those
+  /// that a carrier has.
+  size_t unread_bytes() const {
+    wire::Carrier* carrier = carrier_.load(std::memory_order_acquire);
+    return unsent_bytes() + (carrier ? carrier->untaken_bytes() : 0);
+  }
   /// Bytes that left this process.
   uint64_t sent_bytes() const { return normal_.sent() + urgent_.sent(); }
   /// Whether the frame that ends there has left.
@@ -132,6 +148,7 @@ class Link : public detail::RefCounted {
     uint64_t offered() const { return offered_bytes.load(std::memory_order_acquire); }
     bool is_offering() const { return offered() != sent(); }
   };
+  void stage_tensors(Encoder& value);
   template <typename Add>
   Position queue_with(Lane lane, const Add& add);
   bool has_frames() const WEFT_REQUIRES(mutex_) {
@@ -148,6 +165,8 @@ class Link : public detail::RefCounted {
 
   std::unique_ptr<transport::Connection> connection_;
   std::atomic<wire::Features> features_{};  // calls may be queued while the hello is on its way
+  std::unique_ptr<wire::Carrier> own_carrier_;
+  std::atomic<wire::Carrier*> carrier_{nullptr};
 
   mutable base::Mutex mutex_;
   wire::Outbox held_ WEFT_GUARDED_BY(mutex_);  // before open()

@@ -83,7 +83,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
     }
     if (link_->within_frame()) return leave("frames before our hello");
     link_->decoder().expect_any();
-    link_->set_features(wire::kOfferedFeatures.common_with(hello.features));
+    link_->agree_on(hello.features);
     answer();
     host_.runtime_->io.unwatch(link_->connection(), token_);
     const WorkerInfo& caller = host_.runtime_->group.members[static_cast<size_t>(hello.from)].info;
@@ -118,6 +118,7 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
   void answer() {
     const Member& self = host_.runtime_->self();
     wire::Hello hello;
+    hello.features = Link::offered_features();
     hello.group = host_.runtime_->group.token;
     hello.from = self.info.id;
     hello.from_incarnation = self.incarnation;

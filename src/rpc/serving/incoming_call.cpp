@@ -200,7 +200,7 @@ void IncomingCall::send_or_give_up(const F& send) {
   }
 }
 
-void IncomingCall::reply(const Encoder& value) {
+void IncomingCall::reply(Encoder& value) {
   Note note;  // first: what is thrown while it is made is an answer too
   if (companion_) companion_->on_answer(link_->caller(), &value, note);
   if (!claim_reply()) return;
@@ -236,7 +236,7 @@ void IncomingCall::send_failed(const wire::FailedReply& failed) {
 }
 
 // Answers to Weft's own small messages do not wait for bulk.
-void IncomingCall::send(wire::FrameHeader header, const Note& note, const Encoder& body) {
+void IncomingCall::send(wire::FrameHeader header, const Note& note, Encoder& body) {
   const bool urgent =
       function_.reserved && body.payload().size() + body.tensor_bytes() <= Link::kMostUrgentBytes;
   const Link::Lane lane = urgent ? link_->link().lane_for_urgent() : Link::Lane::kNormal;

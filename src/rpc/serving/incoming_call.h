@@ -79,7 +79,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   bool must_wait() const override { return later_ || decoder_->arrival()->must_wait(); }
   void run_when_ready(detail::Task run) override;
   void begin_user_code() override;
-  void reply(const Encoder& value) override;
+  void reply(Encoder& value) override;
   void fail(std::exception_ptr error) override;
   void add_holder() override {
     stage_.store(Stage::kReturnedFuture, std::memory_order_relaxed);
@@ -102,7 +102,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   template <typename F>
   void send_or_give_up(const F& send);
   void send_failed(const wire::FailedReply& failed);
-  void send(wire::FrameHeader header, const Note& note, const Encoder& body);
+  void send(wire::FrameHeader header, const Note& note, Encoder& body);
   bool claim_reply() { return !answered_.exchange(true, std::memory_order_acq_rel); }
   base::Duration time_in_user_code() const;
 

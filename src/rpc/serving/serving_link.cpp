@@ -73,7 +73,8 @@ const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, u
 }
 
 void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
-                             const Encoder& value, Link::Lane lane) {
+                             Encoder& value, Link::Lane lane) {
+  link_->stage(value);
   link_->queue(header, note, value, lane);
   if (!Desk::flushes_later(*this)) flush();
 }

@@ -47,8 +47,8 @@ class ServingLink final : public detail::RefCounted {
   const ResolvedFunction& resolve(const wire::CallPrelude& prelude, uint8_t flags);
 
   /// Queues a reply; the leader sends those of one batch together, other threads send at once.
-  void send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
-                  const Encoder& value, Link::Lane lane);
+  void send_reply(const wire::FrameHeader& header, std::span<const std::byte> note, Encoder& value,
+                  Link::Lane lane);
   void flush();
 
   // Calls being served.

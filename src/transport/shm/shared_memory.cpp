@@ -26,7 +26,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 }  // namespace
 
-SharedMemory SharedMemory::create(size_t bytes) {
+SharedMemory SharedMemory::create(size_t bytes, InForkedChild child) {
   SharedMemory memory;
   memory.descriptor_ = PrivateDescriptor(memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = memory.descriptor_.get();
@@ -34,11 +34,12 @@ SharedMemory SharedMemory::create(size_t bytes) {
       fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
     fail("create", bytes);
   }
-  memory.map(fd, bytes);
+  memory.map(fd, bytes, child);
   return memory;
 }
 
-SharedMemory SharedMemory::adopt(const PrivateDescriptor& descriptor, size_t bytes) {
+SharedMemory SharedMemory::adopt(const PrivateDescriptor& descriptor, size_t bytes,
+                                 InForkedChild child) {
   const int fd = descriptor.get();
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) {
@@ -50,14 +51,14 @@ SharedMemory SharedMemory::adopt(const PrivateDescriptor& descriptor, size_t byt
                                                     status.st_size, bytes));
   }
   SharedMemory memory;
-  memory.map(fd, bytes);
+  memory.map(fd, bytes, child);
   return memory;
 }
 
-void SharedMemory::map(int descriptor, size_t bytes) {
+void SharedMemory::map(int descriptor, size_t bytes, InForkedChild child) {
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED) fail("map", bytes);
-  madvise(mapped, bytes, MADV_DONTFORK);
+  if (child == InForkedChild::kUnmapped) madvise(mapped, bytes, MADV_DONTFORK);
   data_ = static_cast<std::byte*>(mapped);
   size_ = bytes;
 }

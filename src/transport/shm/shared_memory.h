@@ -11,15 +11,19 @@
 
 namespace weft::transport {
 
-/// Mapped for reading and writing. A forked child does not have the mapping.
+/// Whether a forked child has the mapping too.
+enum class InForkedChild { kUnmapped, kMapped };
+
+/// Mapped for reading and writing.
 class SharedMemory {
  public:
   SharedMemory() = default;
   /// New memory, all zeros, whose size nobody can change. Throws kUnavailable.
-  static SharedMemory create(size_t bytes);
+  static SharedMemory create(size_t bytes, InForkedChild child = InForkedChild::kUnmapped);
   /// The memory behind a descriptor that another process made. Throws kBadMessage unless it has
   /// exactly `bytes` bytes and nobody can take them away: then no access to it can fail.
-  static SharedMemory adopt(const PrivateDescriptor& descriptor, size_t bytes);
+  static SharedMemory adopt(const PrivateDescriptor& descriptor, size_t bytes,
+                            InForkedChild child = InForkedChild::kUnmapped);
 
   SharedMemory(SharedMemory&& other) noexcept { swap(other); }
   SharedMemory& operator=(SharedMemory&& other) noexcept {
@@ -36,7 +40,7 @@ class SharedMemory {
   void close_descriptor() { descriptor_ = {}; }
 
  private:
-  void map(int descriptor, size_t bytes);
+  void map(int descriptor, size_t bytes, InForkedChild child);
   void swap(SharedMemory& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);

@@ -28,20 +28,49 @@ struct Offer {
   uint64_t proof = 0;  // stands in the memory too: both ends really see the same
 };
 
-// An offer with room for one descriptor. The system closes further ones that a peer sends.
-struct OfferMessage {
-  Offer offer;
-  iovec piece{&offer, sizeof offer};
-  alignas(cmsghdr) std::array<char, CMSG_LEN(sizeof(int))> control{};
-  msghdr header{};
-
-  OfferMessage() {
-    header.msg_iov = &piece;
-    header.msg_iovlen = 1;
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
+// Bytes with exactly N descriptors. The system closes further ones that a peer sends.
+template <size_t N>
+class DescriptorMessage {
+ public:
+  DescriptorMessage(void* bytes, size_t size) : piece_{bytes, size} {
+    header_.msg_iov = &piece_;
+    header_.msg_iovlen = 1;
+    header_.msg_control = control_.data();
+    header_.msg_controllen = control_.size();
   }
-  OfferMessage(const OfferMessage&) = delete;
+  DescriptorMessage(const DescriptorMessage&) = delete;
+
+  bool send(int socket, const std::array<int, N>& descriptors) {
+    cmsghdr* rights = CMSG_FIRSTHDR(&header_);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof descriptors);
+    std::memcpy(CMSG_DATA(rights), &descriptors, sizeof descriptors);
+    return sendmsg(socket, &header_, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(piece_.iov_len);
+  }
+  ssize_t receive(int socket, int flags) {
+    return recvmsg(socket, &header_, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags);
+  }
+  /// After receive(): the descriptors that came; none of them unless exactly N did.
+  std::array<PrivateDescriptor, N> descriptors() const {
+    std::array<PrivateDescriptor, N> all;
+    const cmsghdr* rights = CMSG_FIRSTHDR(&header_);
+    if (!rights || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return {};
+    const size_t came = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < came && i < N; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(rights) + i * sizeof fd, sizeof fd);
+      all[i] = PrivateDescriptor(fd);
+    }
+    if (came != N || header_.msg_flags & MSG_CTRUNC) return {};
+    return all;
+  }
+
+ private:
+  iovec piece_;
+  alignas(cmsghdr) std::array<char, CMSG_LEN(N * sizeof(int))> control_{};
+  msghdr header_{};
 };
 
 uint64_t random_number() {
@@ -52,6 +81,14 @@ uint64_t random_number() {
 // How threads of an end sleep, as bits of a request.
 constexpr uint32_t kOnBell = 1;
 constexpr uint32_t kInPoller = 2;
+
+// A socket of messages, on which nobody is made to wait: all calls say so.
+bool is_lane(const PrivateDescriptor& descriptor) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  return descriptor && getsockopt(descriptor.get(), SOL_SOCKET, SO_TYPE, &type, &size) == 0 &&
+         type == SOCK_SEQPACKET;
+}
 
 constexpr const char* kClosedByPeer = "closed by peer";
 constexpr const char* kDamaged = "the peer has written nonsense into the shared memory";
@@ -79,8 +116,8 @@ void ShmConnection::check_layout() {
   static_assert(offsetof(RingHeader, writer_asks) == 384);
 }
 
-ShmConnection::ShmConnection(PrivateDescriptor socket, std::string remote)
-    : socket_(std::move(socket)), remote_(std::move(remote)) {}
+ShmConnection::ShmConnection(PrivateDescriptor socket, std::string remote, pid_t other_process)
+    : socket_(std::move(socket)), remote_(std::move(remote)), other_process_(other_process) {}
 
 ShmConnection::~ShmConnection() {
   if (knows_memory()) finish();
@@ -88,20 +125,29 @@ ShmConnection::~ShmConnection() {
 
 // --- the memory ------------------------------------------------------------------------------
 
-std::unique_ptr<ShmConnection> ShmConnection::offer(PrivateDescriptor socket, std::string remote) {
+std::unique_ptr<ShmConnection> ShmConnection::offer(PrivateDescriptor socket, std::string remote,
+                                                    pid_t other_process) {
   std::unique_ptr<ShmConnection> connection(
-      new ShmConnection(std::move(socket), std::move(remote)));
-  connection->use(SharedMemory::create(sizeof(Layout)), End::kConnecting);
-  connection->hand_over();
+      new ShmConnection(std::move(socket), std::move(remote), other_process));
+  int lane[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, lane) != 0)
+    throw Error(ErrorCode::kUnavailable, std::string("no socket pair: ") + strerror(errno));
+  const PrivateDescriptor theirs(lane[1]);
+  connection->use(SharedMemory::create(sizeof(Layout)), PrivateDescriptor(lane[0]),
+                  End::kConnecting);
+  connection->hand_over_memory(theirs);
   return connection;
 }
 
-std::unique_ptr<ShmConnection> ShmConnection::await(PrivateDescriptor socket, std::string remote) {
-  return std::unique_ptr<ShmConnection>(new ShmConnection(std::move(socket), std::move(remote)));
+std::unique_ptr<ShmConnection> ShmConnection::await(PrivateDescriptor socket, std::string remote,
+                                                    pid_t other_process) {
+  return std::unique_ptr<ShmConnection>(
+      new ShmConnection(std::move(socket), std::move(remote), other_process));
 }
 
-void ShmConnection::use(SharedMemory memory, End end) {
+void ShmConnection::use(SharedMemory memory, PrivateDescriptor lane, End end) {
   memory_ = std::move(memory);
+  lane_ = std::move(lane);
   auto& layout = *reinterpret_cast<Layout*>(memory_.data());
   const RingMemory to_acceptor{&layout.to_acceptor, layout.data[0], kRingBytes};
   const RingMemory to_connector{&layout.to_connector, layout.data[1], kRingBytes};
@@ -113,20 +159,13 @@ void ShmConnection::use(SharedMemory memory, End end) {
   has_memory_.store(true, std::memory_order_release);
 }
 
-void ShmConnection::hand_over() {
-  OfferMessage message;
-  message.offer.bytes = memory_.size();
-  message.offer.proof = random_number();
-  reinterpret_cast<Layout*>(memory_.data())->proof = message.offer.proof;
-
-  cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = memory_.descriptor().get();
-  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-  if (sendmsg(socket_.get(), &message.header, MSG_DONTWAIT | MSG_NOSIGNAL) !=
-      ssize_t{sizeof message.offer}) {
+void ShmConnection::hand_over_memory(const PrivateDescriptor& their_lane) {
+  Offer offer;
+  offer.bytes = memory_.size();
+  offer.proof = random_number();
+  reinterpret_cast<Layout*>(memory_.data())->proof = offer.proof;
+  DescriptorMessage<2> message(&offer, sizeof offer);
+  if (!message.send(socket_.get(), {memory_.descriptor().get(), their_lane.get()})) {
     throw Error(ErrorCode::kUnavailable,
                 std::string("cannot hand over shared memory: ") + strerror(errno));
   }
@@ -144,29 +183,21 @@ bool ShmConnection::take_memory() {
 // Returns why not, if that is certain. The offer stays where it is: it is a sign for a poller that
 // was armed when there was no memory yet in which it could have asked for one.
 std::string ShmConnection::adopt_offered() {
-  OfferMessage message;
-  const Offer& offer = message.offer;
-  const ssize_t got =
-      recvmsg(socket_.get(), &message.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
+  Offer offer;
+  DescriptorMessage<2> message(&offer, sizeof offer);
+  const ssize_t got = message.receive(socket_.get(), MSG_PEEK);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? "" : strerror(errno);
   if (got == 0) return kClosedByPeer;
-  PrivateDescriptor memory;
-  const cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
-  if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
-      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
-    memory = PrivateDescriptor(fd);
-  }
+  auto [memory, lane] = message.descriptors();
   if (got != ssize_t{sizeof offer} || offer.magic != kMagic || offer.bytes != sizeof(Layout) ||
-      !memory || (message.header.msg_flags & MSG_CTRUNC)) {
+      !memory || !is_lane(lane)) {
     return "the peer offered no shared memory that this version can use";
   }
   try {
     SharedMemory shared = SharedMemory::adopt(memory, offer.bytes);
     if (reinterpret_cast<Layout*>(shared.data())->proof.load() != offer.proof)
       return "the memory that the peer offered is not shared";
-    use(std::move(shared), End::kAccepting);
+    use(std::move(shared), std::move(lane), End::kAccepting);
   } catch (const Error& refused) {
     return refused.message();
   }
@@ -265,6 +296,23 @@ void ShmConnection::take_sign() {
   if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
     gone_.store(true, std::memory_order_release);
 }
+
+// --- descriptors -----------------------------------------------------------------------------
+
+bool ShmConnection::hand_over(const PrivateDescriptor& descriptor) {
+  char nothing = 0;
+  DescriptorMessage<1> message(&nothing, sizeof nothing);
+  return has_memory() && message.send(lane_.get(), {descriptor.get()});
+}
+
+PrivateDescriptor ShmConnection::take_descriptor() {
+  char nothing = 0;
+  DescriptorMessage<1> message(&nothing, sizeof nothing);
+  if (!has_memory() || message.receive(lane_.get(), 0) <= 0) return {};
+  return std::move(message.descriptors()[0]);
+}
+
+// --- the end ---------------------------------------------------------------------------------
 
 void ShmConnection::notice_death() {
   pollfd polled{socket_.get(), POLLRDHUP, 0};

@@ -5,6 +5,7 @@
 // so do others that wait for the same connection: each looks for itself what has come. A poller,
 // which waits for many connections, is given a sign through a Unix socket. The socket also tells
 // that the other process has died: at once to pollers, to sleeping threads after 100 ms.
+// Descriptors go through a socket of their own, so that nobody who looks for one takes a sign away.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -22,13 +23,15 @@
 
 namespace weft::transport {
 
-class ShmConnection final : public Connection {
+class ShmConnection final : public Connection, private DescriptorLane {
  public:
   /// The connecting end, over a socket that is connected: makes the memory and hands it over.
   /// Throws kUnavailable.
-  static std::unique_ptr<ShmConnection> offer(PrivateDescriptor socket, std::string remote);
+  static std::unique_ptr<ShmConnection> offer(PrivateDescriptor socket, std::string remote,
+                                              pid_t other_process);
   /// The accepting end, which gets the memory with what the other end sends first.
-  static std::unique_ptr<ShmConnection> await(PrivateDescriptor socket, std::string remote);
+  static std::unique_ptr<ShmConnection> await(PrivateDescriptor socket, std::string remote,
+                                              pid_t other_process);
   ~ShmConnection() override;
 
   IoResult send(const iovec* buffers, int count) override;
@@ -39,6 +42,7 @@ class ShmConnection final : public Connection {
   Readiness wait(uint32_t interest, std::optional<base::Duration> limit) override;
   std::string remote_address() const override { return remote_; }
   std::string way() const override { return "shm"; }
+  DescriptorLane* descriptor_lane() override { return this; }
 
  protected:
   int descriptor() const override { return socket_.get(); }
@@ -51,9 +55,15 @@ class ShmConnection final : public Connection {
   enum class End { kConnecting, kAccepting };
   struct Layout;
   static void check_layout();
-  ShmConnection(PrivateDescriptor socket, std::string remote);
-  void use(SharedMemory memory, End end);
-  void hand_over();
+  ShmConnection(PrivateDescriptor socket, std::string remote, pid_t other_process);
+
+  // DescriptorLane:
+  bool hand_over(const PrivateDescriptor& descriptor) override;
+  PrivateDescriptor take_descriptor() override;
+  pid_t other_process() const override { return other_process_; }
+
+  void use(SharedMemory memory, PrivateDescriptor lane, End end);
+  void hand_over_memory(const PrivateDescriptor& their_lane);
   /// Whether the memory is there. If not, it may just have come.
   bool has_memory() { return knows_memory() || take_memory(); }
   bool knows_memory() const { return has_memory_.load(std::memory_order_acquire); }
@@ -70,12 +80,14 @@ class ShmConnection final : public Connection {
 
   PrivateDescriptor socket_;
   const std::string remote_;
+  const pid_t other_process_;
   SharedMemory memory_;
+  PrivateDescriptor lane_;  // the socket for descriptors
   std::optional<RingWriter> out_;
   std::optional<RingReader> in_;
   std::atomic<uint32_t>* own_bell_ = nullptr;
   std::atomic<uint32_t>* their_bell_ = nullptr;
-  std::atomic<bool> has_memory_{false};  // set once; then the two rings are there
+  std::atomic<bool> has_memory_{false};  // set once; then the rings and the lane are there
   std::atomic<bool> closed_{false};      // by this end
   std::atomic<bool> gone_{false};        // the other end has closed the socket, or died
 

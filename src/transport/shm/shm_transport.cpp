@@ -67,9 +67,9 @@ class ShmListener final : public Listener {
     if (!accepted.socket) return std::move(accepted.otherwise);
     const std::optional<ucred> caller = other_end(accepted.socket.get());
     if (!is_of_this_user(caller)) return {Accepted::Status::kNone};
-    return {
-        Accepted::Status::kConnection,
-        ShmConnection::await(std::move(accepted.socket), fmt::format("process {}", caller->pid))};
+    return {Accepted::Status::kConnection,
+            ShmConnection::await(std::move(accepted.socket), fmt::format("process {}", caller->pid),
+                                 caller->pid)};
   }
 
   std::string address() const override { return name_; }
@@ -100,9 +100,10 @@ class ShmTransport final : public Transport {
     PrivateDescriptor socket = open_stream_socket(AF_UNIX, 0, "connect to", name);
     if (::connect(socket.get(), address.get(), address.size) != 0)
       throw_socket_error("connect to", name);
-    if (!is_of_this_user(other_end(socket.get())))
+    const std::optional<ucred> other = other_end(socket.get());
+    if (!is_of_this_user(other))
       throw Error(ErrorCode::kInvalidArgument, "the other worker belongs to another user");
-    return ShmConnection::offer(std::move(socket), name);
+    return ShmConnection::offer(std::move(socket), name, other->pid);
   }
 };
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,44 +34,54 @@ class ShmConnectionTest : public testing::Test {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     ours = PrivateDescriptor(pair[0]);
     theirs = PrivateDescriptor(pair[1]);
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    lane[0] = PrivateDescriptor(pair[0]);
+    lane[1] = PrivateDescriptor(pair[1]);
   }
 
-  // A peer that offers `descriptor`, or none, with a message of its own making.
-  void offer(const std::string& message, int descriptor) {
+  // A peer that sends a message of its own making with these descriptors.
+  static void send_with(int socket, const std::string& message,
+                        const std::vector<int>& descriptors) {
     iovec piece{const_cast<char*>(message.data()), message.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
+    const size_t bytes = descriptors.size() * sizeof(int);
     msghdr header{};
     header.msg_iov = &piece;
     header.msg_iovlen = 1;
-    if (descriptor >= 0) {
+    if (bytes > 0) {
       header.msg_control = control;
-      header.msg_controllen = sizeof control;
+      header.msg_controllen = CMSG_SPACE(bytes);
       cmsghdr* rights = CMSG_FIRSTHDR(&header);
       rights->cmsg_level = SOL_SOCKET;
       rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+      rights->cmsg_len = CMSG_LEN(bytes);
+      std::memcpy(CMSG_DATA(rights), descriptors.data(), bytes);
     }
-    ASSERT_EQ(sendmsg(theirs.get(), &header, 0), static_cast<ssize_t>(message.size()));
+    ASSERT_EQ(sendmsg(socket, &header, 0), static_cast<ssize_t>(message.size()));
+  }
+  // An offer of this memory, with a lane for descriptors.
+  void offer(const std::string& message, int memory) {
+    send_with(theirs.get(), message, {memory, lane[1].get()});
   }
   // The message of a peer that keeps the rules, and the memory with it.
   std::string true_offer(PrivateDescriptor& memory) {
     int pair[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     const PrivateDescriptor other(pair[1]);
-    const auto honest = ShmConnection::offer(PrivateDescriptor(pair[0]), "somebody");
+    const auto honest = ShmConnection::offer(PrivateDescriptor(pair[0]), "somebody", 0);
     std::string message(1000, 0);
     iovec piece{message.data(), message.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
     msghdr header{};
     header.msg_iov = &piece;
     header.msg_iovlen = 1;
     header.msg_control = control;
     header.msg_controllen = sizeof control;
     message.resize(static_cast<size_t>(recvmsg(other.get(), &header, 0)));
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
-    memory = PrivateDescriptor(fd);
+    int descriptors[2] = {-1, -1};
+    std::memcpy(descriptors, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof descriptors);
+    memory = PrivateDescriptor(descriptors[0]);
+    close(descriptors[1]);
     return message;
   }
   static size_t size_of(const PrivateDescriptor& memory) {
@@ -78,20 +89,27 @@ class ShmConnectionTest : public testing::Test {
   }
 
   IoResult first_receive() {
-    const auto connection = ShmConnection::await(std::move(ours), "somebody");
+    const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
     char byte;
     connection->wait(kReadable, kLimit);
     return connection->receive(&byte, 1);
   }
 
+  static size_t open_descriptors() {
+    size_t count = 0;
+    for (int fd = 0; fd < 1024; ++fd) count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+  }
+
   PrivateDescriptor ours, theirs;
+  PrivateDescriptor lane[2];
 };
 
 TEST_F(ShmConnectionTest, AnOfferThatKeepsTheRulesIsTaken) {
   PrivateDescriptor memory;
   const std::string message = true_offer(memory);
   offer(message, memory.get());
-  const auto connection = ShmConnection::await(std::move(ours), "somebody");
+  const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
   char byte;
 
   // The peer that made this memory is gone again.
@@ -100,10 +118,10 @@ TEST_F(ShmConnectionTest, AnOfferThatKeepsTheRulesIsTaken) {
 }
 
 TEST_F(ShmConnectionTest, APollerThatWaitsSinceBeforeTheMemoryWasThereIsTold) {
-  const auto acceptor = ShmConnection::await(std::move(ours), "connector");
+  const auto acceptor = ShmConnection::await(std::move(ours), "connector", 0);
   Poller poller;
   poller.add(*acceptor, kReadable, 7);
-  const auto connector = ShmConnection::offer(std::move(theirs), "acceptor");
+  const auto connector = ShmConnection::offer(std::move(theirs), "acceptor", 0);
   char byte = 0;
   ASSERT_EQ(acceptor->receive(&byte, 1).status, Status::kWouldBlock);  // has the memory now
 
@@ -116,7 +134,7 @@ TEST_F(ShmConnectionTest, APollerThatWaitsSinceBeforeTheMemoryWasThereIsTold) {
 }
 
 TEST_F(ShmConnectionTest, AMessageThatIsNoOfferIsRefused) {
-  offer("GET / HTTP/1.1\r\n\r\n", -1);
+  send_with(theirs.get(), "GET / HTTP/1.1\r\n\r\n", {});
   const IoResult got = first_receive();
   EXPECT_EQ(got.status, Status::kClosed);
   EXPECT_THAT(got.why, HasSubstr("offered no shared memory"));
@@ -124,37 +142,87 @@ TEST_F(ShmConnectionTest, AMessageThatIsNoOfferIsRefused) {
 
 TEST_F(ShmConnectionTest, AnOfferWithoutMemoryIsRefused) {
   PrivateDescriptor memory;
-  offer(true_offer(memory), -1);
+  send_with(theirs.get(), true_offer(memory), {});
   EXPECT_THAT(first_receive().why, HasSubstr("offered no shared memory"));
 }
 
 TEST_F(ShmConnectionTest, FurtherDescriptorsOfAnOfferAreClosed) {
   PrivateDescriptor memory;
-  std::string message = true_offer(memory);
-  const auto connection = ShmConnection::await(std::move(ours), "somebody");
-  const auto open_descriptors = [] {
-    size_t count = 0;
-    for (int fd = 0; fd < 1024; ++fd) count += fcntl(fd, F_GETFD) >= 0;
-    return count;
-  };
+  const std::string message = true_offer(memory);
+  const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
   const size_t before = open_descriptors();
-  iovec piece{message.data(), message.size()};
-  const int two[] = {memory.get(), memory.get()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof two)] = {};
-  msghdr header{};
-  header.msg_iov = &piece;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  cmsghdr* rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof two);
-  std::memcpy(CMSG_DATA(rights), two, sizeof two);
-  ASSERT_GT(sendmsg(theirs.get(), &header, 0), 0);
+  send_with(theirs.get(), message, {memory.get(), lane[1].get(), memory.get(), memory.get()});
   char byte;
 
   EXPECT_THAT(connection->receive(&byte, 1).why, HasSubstr("offered no shared memory"));
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(ShmConnectionTest, AnOfferWithMemoryOnlyIsRefused) {
+  PrivateDescriptor memory;
+  const std::string message = true_offer(memory);
+  const size_t before = open_descriptors();
+  send_with(theirs.get(), message, {memory.get()});
+  EXPECT_THAT(first_receive().why, HasSubstr("offered no shared memory"));
+  EXPECT_EQ(open_descriptors(), before - 1);  // first_receive() has closed the connection
+}
+
+TEST_F(ShmConnectionTest, AnOfferWhoseLaneIsNoSocketOfMessagesIsRefused) {
+  PrivateDescriptor memory;
+  const std::string message = true_offer(memory);
+  send_with(theirs.get(), message, {memory.get(), memory.get()});
+  EXPECT_THAT(first_receive().why, HasSubstr("offered no shared memory"));
+}
+
+TEST_F(ShmConnectionTest, DescriptorsArriveInTheirOrderAndBesideTheBytes) {
+  const auto acceptor = ShmConnection::await(std::move(ours), "connector", 17);
+  const auto connector = ShmConnection::offer(std::move(theirs), "acceptor", 18);
+  DescriptorLane& there = *acceptor->descriptor_lane();
+  DescriptorLane& here = *connector->descriptor_lane();
+  EXPECT_EQ(there.other_process(), 17);
+  EXPECT_FALSE(there.take_descriptor());
+  const PrivateDescriptor first(memfd_create("first", MFD_CLOEXEC));
+  const PrivateDescriptor second(memfd_create("second", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(first.get(), 1), 0);
+  ASSERT_EQ(ftruncate(second.get(), 2), 0);
+
+  ASSERT_TRUE(here.hand_over(first));
+  ASSERT_TRUE(here.hand_over(second));
+  ASSERT_TRUE(there.hand_over(second));
+
+  EXPECT_EQ(size_of(there.take_descriptor()), 1u);
+  EXPECT_EQ(size_of(there.take_descriptor()), 2u);
+  EXPECT_FALSE(there.take_descriptor());
+  EXPECT_EQ(size_of(here.take_descriptor()), 2u);
+}
+
+TEST_F(ShmConnectionTest, APeerThatTakesNoDescriptorsIsGivenFewAndOneThatIsGoneNone) {
+  auto acceptor = ShmConnection::await(std::move(ours), "connector", 0);
+  const auto connector = ShmConnection::offer(std::move(theirs), "acceptor", 0);
+  const PrivateDescriptor memory(memfd_create("memory", MFD_CLOEXEC));
+  DescriptorLane& here = *connector->descriptor_lane();
+  size_t given = 0;
+  while (given < 100'000 && here.hand_over(memory)) ++given;
+  EXPECT_LT(given, 100'000u);
+  char byte;
+  acceptor->receive(&byte, 1);
+  acceptor = nullptr;
+  EXPECT_FALSE(here.hand_over(memory));
+}
+
+TEST_F(ShmConnectionTest, SeveralDescriptorsInOneMessageAreClosed) {
+  PrivateDescriptor memory;
+  const std::string message = true_offer(memory);
+  offer(message, memory.get());
+  const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
+  char byte;
+  connection->receive(&byte, 1);  // has the lane now
+  const size_t before = open_descriptors();
+  send_with(lane[0].get(), "x", {memory.get(), memory.get()});
+  send_with(lane[0].get(), "x", {});
+
+  EXPECT_FALSE(connection->descriptor_lane()->take_descriptor());
+  EXPECT_FALSE(connection->descriptor_lane()->take_descriptor());
   EXPECT_EQ(open_descriptors(), before);
 }
 
@@ -216,7 +284,7 @@ TEST_F(ShmConnectionTest, APeerThatScribblesOverTheMemoryHurtsNobody) {
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0));
   ASSERT_NE(static_cast<void*>(scribbled), MAP_FAILED);
   offer(message, memory.get());
-  const auto connection = ShmConnection::await(std::move(ours), "somebody");
+  const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
   std::atomic<bool> over{false};
   std::thread neighbour([&] {
     uint64_t random = 1;
@@ -246,14 +314,14 @@ TEST_F(ShmConnectionTest, ADeadProcessEndsAWaitAndWhatItSentIsRead) {
   const pid_t child = fork();
   if (child == 0) {
     close(pair[0]);
-    const auto connection = ShmConnection::offer(PrivateDescriptor(pair[1]), "parent");
+    const auto connection = ShmConnection::offer(PrivateDescriptor(pair[1]), "parent", 0);
     const iovec piece{const_cast<char*>("last words"), 10};
     connection->send(&piece, 1);
     pause();
     _exit(0);
   }
   close(pair[1]);
-  const auto connection = ShmConnection::await(PrivateDescriptor(pair[0]), "child");
+  const auto connection = ShmConnection::await(PrivateDescriptor(pair[0]), "child", 0);
   char heard[11] = {};
   ASSERT_TRUE(connection->wait(kReadable, kLimit).readable);
   kill(child, SIGKILL);

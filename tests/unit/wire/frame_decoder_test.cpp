@@ -2,6 +2,7 @@
 #include "wire/frame_decoder.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,6 +19,8 @@ std::shared_ptr<ReceivePool> pool() { return std::make_shared<ReceivePool>(0); }
 
 class Stream {
  public:
+  Stream() = default;
+  explicit Stream(Outbox outbox) : outbox_(std::move(outbox)) {}
   Stream& frame(FrameHeader header, const std::string& body = "") {
     outbox_.add(header, std::as_bytes(std::span(body)));
     return *this;
@@ -321,6 +324,133 @@ TEST(FrameDecoder, AfterTheHelloAnythingMayCome) {
   decoder.expect_any();
 
   EXPECT_EQ(feed(decoder, ping, 1).size(), 1u);
+}
+
+// --- carriers --------------------------------------------------------------------------------
+
+// Keeps the tensors in a list; the place is a number in it.
+class ListCarrier final : public Carrier {
+ public:
+  void stage(Encoder::OutgoingTensor& tensor) override {
+    tensor.staged = tensor.bytes >= kSmallestCarried && !tensor.in_frame_only;
+  }
+  std::optional<Place> place(const Encoder::OutgoingTensor& tensor) override {
+    if (declines) return std::nullopt;
+    list.push_back(tensor.keep.contiguous());
+    return Place{1, 1, {static_cast<std::byte>(list.size() - 1)}};
+  }
+  size_t untaken_bytes() override { return 0; }
+  c10::DataPtr take(const Place& place, size_t bytes) override {
+    const auto number = static_cast<size_t>(place.bytes[0]);
+    if (number >= list.size()) Decoder::fail("no such tensor");
+    EXPECT_EQ(bytes, static_cast<size_t>(list[number].nbytes()));
+    return {list[number].data_ptr(), new at::Tensor(list[number]),
+            [](void* context) { delete static_cast<at::Tensor*>(context); },
+            c10::Device(c10::DeviceType::CPU)};
+  }
+
+  std::vector<at::Tensor> list;
+  bool declines = false;
+};
+
+class CarriedTensors : public testing::Test {
+ protected:
+  Bytes frame_of(const std::vector<at::Tensor>& tensors,
+                 LargeFrames large = LargeFrames::kInPieces) {
+    Encoder value;
+    for (const at::Tensor& tensor : tensors) value.tensor(tensor);
+    for (Encoder::OutgoingTensor& tensor : value.tensors()) carrier.stage(tensor);
+    value.write("tail", 4);
+    Outbox outbox;
+    outbox.add(FrameHeader{FrameKind::kReply}, {}, value, large, &carrier);
+    Stream stream(std::move(outbox));
+    return stream.bytes();
+  }
+  std::vector<Received> receive(std::span<const std::byte> bytes, size_t piece = SIZE_MAX) {
+    FrameDecoder decoder(pool());
+    decoder.use_carrier(&carrier);
+    return feed(decoder, bytes, piece);
+  }
+  std::string refusal_of(std::span<const std::byte> bytes, bool has_carrier) {
+    FrameDecoder decoder(pool());
+    if (has_carrier) decoder.use_carrier(&carrier);
+    try {
+      feed(decoder, bytes, SIZE_MAX);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kBadMessage);
+      return error.message();
+    }
+    return "";
+  }
+
+  ListCarrier carrier;
+  const at::Tensor small = at::arange(10);
+  const at::Tensor large = at::arange(100'000);
+};
+
+TEST_F(CarriedTensors, LargeOnesAreNotInTheFrameAndArriveInTheirOrder) {
+  const at::Tensor mixed[] = {small, large, small + 1, large + 1, at::Tensor()};
+  const Bytes bytes = frame_of({mixed, mixed + 5});
+  EXPECT_LT(bytes.size(), 1000u);
+  EXPECT_EQ(carrier.list.size(), 2u);
+  for (const size_t piece : {size_t{1}, size_t{7}, SIZE_MAX}) {
+    const auto frames = receive(bytes, piece);
+    ASSERT_EQ(frames.size(), 1u);
+    EXPECT_EQ(frames[0].body, "tail");
+    ASSERT_EQ(frames[0].tensors.size(), 5u);
+    for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(frames[0].tensors[i].equal(mixed[i])) << i;
+    EXPECT_FALSE(frames[0].tensors[4].defined());
+  }
+}
+
+TEST_F(CarriedTensors, BesideLargeOnesThatAreInTheFrame) {
+  carrier.declines = true;
+  const Bytes all_in_frame = frame_of({large, large});
+  EXPECT_GT(all_in_frame.size(), 2 * large.nbytes());
+  EXPECT_TRUE(receive(all_in_frame)[0].tensors[1].equal(large));
+  carrier.declines = false;
+
+  const at::Tensor sparse =
+      at::sparse_coo_tensor(at::stack({at::arange(100'000), at::arange(100'000)}),
+                            at::arange(100'000), {100'000, 100'000})
+          .coalesce();
+  for (const auto how : {LargeFrames::kWhole, LargeFrames::kInPieces}) {
+    carrier.list.clear();
+    const Bytes bytes = frame_of({large, sparse, large + 1}, how);
+    EXPECT_EQ(carrier.list.size(), 3u);  // the values of the sparse tensor, not its indices
+    const auto frames = receive(bytes, 10'000);
+    ASSERT_EQ(frames.size(), 1u);
+    EXPECT_TRUE(frames[0].tensors[0].equal(large));
+    EXPECT_TRUE(frames[0].tensors[1]._indices().equal(sparse._indices()));
+    EXPECT_TRUE(frames[0].tensors[1]._values().equal(sparse._values()));
+    EXPECT_TRUE(frames[0].tensors[2].equal(large + 1));
+  }
+}
+
+TEST_F(CarriedTensors, AreRefusedWhereNoCarrierWasAgreedOn) {
+  const Bytes bytes = frame_of({large});
+  EXPECT_THAT(refusal_of(bytes, false), HasSubstr("bytes are not in the frame"));
+  carrier.list.clear();
+  EXPECT_THAT(refusal_of(bytes, true), HasSubstr("no such tensor"));
+}
+
+TEST_F(CarriedTensors, CannotBeTheIndicesOfASparseTensor) {
+  Bytes bytes = frame_of({large.view({1, -1})});
+  // Before the row of the tensor one that says: a sparse tensor follows.
+  std::vector<char> row;
+  TensorEntry entry;
+  entry.dtype = at::kLong;
+  entry.flags = kSparse;
+  entry.dimensions = entry.sparse_dimensions = 1;
+  entry.sizes[0] = 100'000;
+  append_entry(row, entry);
+  FrameHeader header = read_header(bytes.data());
+  header.rows = 2;
+  header.body_bytes += static_cast<uint32_t>(row.size());
+  std::memcpy(bytes.data(), &header, kHeaderBytes);
+  const auto added = std::as_bytes(std::span(row));
+  bytes.insert(bytes.begin() + kHeaderBytes, added.begin(), added.end());
+  EXPECT_THAT(refusal_of(bytes, true), HasSubstr("bytes are not in the frame"));
 }
 
 }  // namespace

@@ -120,8 +120,8 @@ TEST(TensorEntry, RefusesUnknownTypesAndFlags) {
   EXPECT_THAT(refusal(bytes), HasSubstr("unknown dtype 99"));
 
   bytes = encoded(row_of_bytes(4, {}));
-  bytes[1] = 32;
-  EXPECT_THAT(refusal(bytes), HasSubstr("flags 32"));
+  bytes[1] = 64;
+  EXPECT_THAT(refusal(bytes), HasSubstr("flags 64"));
 }
 
 TEST(TensorEntry, RefusesARowThatIsCut) {
@@ -180,6 +180,50 @@ TEST(Dtype, NumbersAndTypesCorrespond) {
   EXPECT_GE(known, 13);
   EXPECT_EQ(dtype_to_wire(c10::ScalarType::QInt8), std::nullopt);
   EXPECT_EQ(dtype_to_wire(c10::ScalarType::Float), 7);
+}
+
+Place place_of(size_t bytes) {
+  Place place{7, static_cast<uint8_t>(bytes)};
+  for (size_t i = 0; i < bytes; ++i) place.bytes[i] = static_cast<std::byte>(i + 1);
+  return place;
+}
+
+std::vector<char> carried_row(const TensorEntry& entry, const Place& place) {
+  std::vector<char> row, carried;
+  append_entry(row, entry);
+  append_carried(carried, std::as_bytes(std::span(row)), place);
+  return carried;
+}
+
+TEST(TensorEntry, OfACarriedTensorSaysWhereItsBytesAre) {
+  for (const size_t bytes : {size_t{0}, size_t{12}, Place::kMaxBytes}) {
+    const TensorEntry entry = read(carried_row(row_of_bytes(24, {2, 3}, {1, 2}), place_of(bytes)));
+    EXPECT_EQ(entry.flags, kStrided | kCarried);
+    EXPECT_EQ(entry.bytes, 24u);
+    EXPECT_EQ(entry.bytes_in_frame(), 0u);
+    EXPECT_EQ(entry.place.carrier, 7);
+    EXPECT_EQ(entry.place.size, bytes);
+    EXPECT_EQ(entry.place.bytes, place_of(bytes).bytes);
+  }
+}
+
+TEST(TensorEntry, WhosePlaceIsTooLongOrCutOffIsRefused) {
+  std::vector<char> row = carried_row(row_of_bytes(24, {6}), place_of(12));
+  row.pop_back();
+  EXPECT_THAT(refusal(row), HasSubstr("a place of 12 bytes"));
+  row.resize(row.size() - 12);
+  EXPECT_THAT(refusal(row), HasSubstr("ends within a row"));
+  row = carried_row(row_of_bytes(24, {6}), place_of(Place::kMaxBytes));
+  row[row.size() - Place::kMaxBytes - 1] = Place::kMaxBytes + 1;
+  row.push_back(0);
+  EXPECT_THAT(refusal(row), HasSubstr("a place of 33 bytes"));
+}
+
+TEST(TensorEntry, OfASparseTensorIsNotCarried) {
+  TensorEntry entry = row_of_bytes(0, {5});
+  entry.flags = kSparse;
+  entry.sparse_dimensions = 1;
+  EXPECT_THAT(refusal(carried_row(entry, place_of(0))), HasSubstr("sparse tensor row with bytes"));
 }
 
 }  // namespace

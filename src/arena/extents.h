@@ -1,0 +1,66 @@
+// Which parts of a range are used. A core without memory of its own: it only counts.
+//
+// The smallest free part that is large enough is taken, from its front: what was used a moment ago,
+// and whose pages are there, is used again first.
+// SPDX-License-Identifier: BSD-3-Clause
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace weft::arena {
+
+struct Extent {
+  size_t start = 0;
+  size_t bytes = 0;
+
+  size_t end() const { return start + bytes; }
+  friend bool operator==(const Extent&, const Extent&) = default;
+};
+
+class Extents {
+ public:
+  /// All sizes are rounded up to this. It is a multiple of the page size of every system.
+  static constexpr size_t kUnit = 64 * 1024;
+  /// Pages are given back in parts of this size.
+  static constexpr size_t kChunk = 2 << 20;
+
+  /// `bytes` is a multiple of kChunk.
+  explicit Extents(size_t bytes);
+
+  /// Nothing if no free part is large enough. `bytes` is not zero.
+  std::optional<Extent> allocate(size_t bytes);
+  /// `start` is that of an extent that allocate() gave.
+  void free(size_t start);
+
+  /// The used extent that `at` lies in.
+  std::optional<Extent> find(size_t at) const;
+  size_t used() const { return used_; }
+
+  /// The free chunks that were used at some time but not since the last call of this function,
+  /// adjacent ones as one extent. They count as never used from now on.
+  std::vector<Extent> take_stale();
+
+  static constexpr size_t rounded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
+
+ private:
+  void add_free(Extent extent);
+  void remove_free(const Extent& extent);
+  void touch(const Extent& extent);
+
+  std::map<size_t, size_t> free_;                     // bytes by start; no two are adjacent
+  std::set<std::pair<size_t, size_t>> free_by_size_;  // bytes, start
+  std::map<size_t, size_t> used_extents_;             // bytes by start
+  size_t used_ = 0;
+
+  uint32_t period_ = 1;               // counts the calls of take_stale()
+  std::vector<uint32_t> touched_in_;  // by chunk: the period of its last use; 0: never used
+};
+
+}  // namespace weft::arena
