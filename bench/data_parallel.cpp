@@ -156,7 +156,7 @@ Order tell(const Order& order) {
 
 void run_caller(const std::vector<std::string>& arguments) {
   at::set_num_threads(1);  // a process for each core
-  start_worker("caller", arguments.at(0));
+  start_worker("caller", arguments);
   {
     const weft::ProcessGroup group = weft::new_group();
     std::map<std::string, Command> commands;
@@ -174,7 +174,7 @@ void run_caller(const std::vector<std::string>& arguments) {
 
 void run_callee(const std::vector<std::string>& arguments) {
   at::set_num_threads(1);
-  start_worker("callee", arguments.at(0));
+  start_worker("callee", arguments);
   {
     const weft::ProcessGroup group = weft::new_group();
     for (Order order; !(order = tell({})).work.empty();) works().at(order.work)(group, order.count);

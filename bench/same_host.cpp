@@ -97,7 +97,7 @@ struct Size {
   size_t mebibytes;
   size_t calls;  // per round
 };
-constexpr std::array<Size, 3> kSizes{{{1, 100}, {16, 20}, {64, 6}}};
+constexpr std::array<Size, 2> kSizes{{{16, 20}, {64, 6}}};
 
 at::Tensor floats_of(size_t mebibytes) { return at::ones({static_cast<int64_t>(mebibytes << 18)}); }
 at::Tensor borrowed_neg(weft::Borrowed<at::Tensor> a) { return a.get().neg(); }
@@ -166,7 +166,7 @@ void measure_size(const Settings& settings, const Size& size, Child& local,
                                      asking(in_memory, named("borrowed", size), count),
                                      asking(usual, named("neg", size), count)});
   const std::string which = "neg of " + std::to_string(size.mebibytes) + " MiB, same host";
-  if (settings.wants(9) && size.mebibytes > 1) {
+  if (settings.wants(9)) {
     print({9, which, "memcpy + at::neg, warm", "us", at_most(1.3), each(series[0], series[1], 1),
            series[2], "without use_shared_allocator() " + rounded(median(series[4])) + " us"});
   }
