@@ -110,12 +110,10 @@ void Poller::wake() {
 // --- waiting ---------------------------------------------------------------------------------
 
 std::span<const PollEvent> Poller::wait(std::optional<base::Duration> limit) {
-  // Sources that the system does not watch may give a sign and have nothing.
-  const bool all_by_system = watched_count_.load(std::memory_order_seq_cst) == 0;
   const bool sleeps = !limit || limit->count() > 0;
-  const base::Time until = !all_by_system && sleeps && limit
-                               ? base::later(std::chrono::steady_clock::now(), *limit)
-                               : base::Time::max();
+  // Sources that the system does not watch may give a sign and have nothing.
+  const base::Time until = sleeps && limit ? base::later(std::chrono::steady_clock::now(), *limit)
+                                           : base::Time::max();
   for (;;) {
     size_t count = has_awake() ? look_at_awake(/*arms=*/sleeps) : 0;
     if (count > 0 && ++calls_ % kCallsPerLook != 0) return {events_.data(), count};

@@ -90,6 +90,9 @@ bool is_lane(const PrivateDescriptor& descriptor) {
          type == SOCK_SEQPACKET;
 }
 
+// In a row, of one thread, while others take what comes.
+constexpr int kMostRequests = 16;
+
 constexpr const char* kClosedByPeer = "closed by peer";
 constexpr const char* kDamaged = "the peer has written nonsense into the shared memory";
 
@@ -333,13 +336,19 @@ Readiness ShmConnection::look(uint32_t interest) const {
 
 Readiness ShmConnection::arm(uint32_t interest) { return ask(interest, kInPoller); }
 
+// A request that finds something is taken back. If another thread of this end has taken what was
+// found before look() sees it, nobody has asked, so this is done again.
 Readiness ShmConnection::ask(uint32_t interest, uint32_t how) {
-  if (knows_memory()) {
-    if (interest & kReadable) in_->ask_for_bytes(how);
-    if (interest & kWritable) out_->ask_for_room(how);
+  if (!knows_memory()) return look(interest);
+  for (int i = 0; i < kMostRequests; ++i) {
+    bool asked = true;
+    if (interest & kReadable) asked &= in_->ask_for_bytes(how);
+    if (interest & kWritable) asked &= out_->ask_for_room(how);
     give_signs(in_->take_request());  // before this end sleeps
+    const Readiness ready = look(interest);
+    if (ready.any() || asked) return ready;
   }
-  return look(interest);
+  return {(interest & kReadable) != 0, (interest & kWritable) != 0, false};  // who tries will see
 }
 
 Readiness ShmConnection::wait(uint32_t interest, std::optional<base::Duration> limit) {

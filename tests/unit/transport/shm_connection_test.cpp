@@ -10,6 +10,7 @@
 
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -130,6 +131,56 @@ TEST_F(ShmConnectionTest, APollerThatWaitsSinceBeforeTheMemoryWasThereIsTold) {
 
   ASSERT_EQ(poller.wait(kLimit).size(), 1u);
   EXPECT_EQ(acceptor->receive(&byte, 1).bytes, 1u);
+  poller.remove(*acceptor, 7);
+}
+
+// A caller reads while a poller is about to sleep: bytes that the poller saw and the caller took
+// leave the poller with a request.
+TEST_F(ShmConnectionTest, APollerWakesAlsoIfAnotherThreadTookWhatItSawBefore) {
+  const auto acceptor = ShmConnection::await(std::move(ours), "connector", 0);
+  const auto connector = ShmConnection::offer(std::move(theirs), "acceptor", 0);
+  const iovec piece{const_cast<char*>("x"), 1};
+  std::atomic<int64_t> sent{0}, read{0};
+  std::atomic<bool> caller_reads{false}, over{false};
+  std::mutex reading;  // one thread at a time
+  const auto read_one = [&] {
+    const std::lock_guard lock(reading);
+    char byte;
+    if (acceptor->receive(&byte, 1).bytes == 1) ++read;
+  };
+  char first;
+  ASSERT_EQ(acceptor->receive(&first, 1).status, Status::kWouldBlock);
+  std::thread caller([&] {
+    while (!over) {
+      if (caller_reads) read_one();
+    }
+  });
+  Poller poller;
+  poller.add(*acceptor, kReadable, 7);
+  std::thread loop([&] {
+    while (!over) {
+      if (poller.wait(std::chrono::milliseconds(5000)).empty()) continue;
+      if (!caller_reads) read_one();
+    }
+  });
+  for (int round = 0; round < 1000 && read == sent; ++round) {
+    caller_reads = true;
+    for (int i = 0; i < 20; ++i) {
+      connector->send(&piece, 1);
+      ++sent;
+      while (read < sent) continue;
+    }
+    caller_reads = false;
+    connector->send(&piece, 1);
+    ++sent;
+    const auto limit = std::chrono::steady_clock::now() + kLimit;
+    while (read < sent && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    EXPECT_EQ(read, sent) << "round " << round;
+  }
+  over = true;
+  poller.wake();
+  caller.join();
+  loop.join();
   poller.remove(*acceptor, 7);
 }
 
