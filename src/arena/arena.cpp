@@ -201,7 +201,9 @@ size_t Arena::untaken_bytes(uint64_t number) {
 }
 
 void Arena::collect() {
-  lender_.collect([this](uint32_t loan) WEFT_REQUIRES(mutex_) { finish_loan(loan); });
+  std::vector<uint32_t> over;
+  lender_.collect([&over](uint32_t loan) { over.push_back(loan); });
+  for (const uint32_t loan : over) finish_loan(loan);
 }
 
 void Arena::finish_loan(uint32_t loan) {

@@ -24,6 +24,10 @@ void free_anywhere(void* data) {
   }
 }
 
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Winconsistent-missing-override"
+#endif
+
 // libtorch's own for small tensors, and when the arena is full.
 class SharedAllocator final : public c10::Allocator {
  public:

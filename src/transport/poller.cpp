@@ -112,8 +112,8 @@ void Poller::wake() {
 std::span<const PollEvent> Poller::wait(std::optional<base::Duration> limit) {
   const bool sleeps = !limit || limit->count() > 0;
   // Sources that the system does not watch may give a sign and have nothing.
-  const base::Time until = sleeps && limit ? base::later(std::chrono::steady_clock::now(), *limit)
-                                           : base::Time::max();
+  const base::Time until =
+      sleeps && limit ? base::later(std::chrono::steady_clock::now(), *limit) : base::Time::max();
   for (;;) {
     size_t count = has_awake() ? look_at_awake(/*arms=*/sleeps) : 0;
     if (count > 0 && ++calls_ % kCallsPerLook != 0) return {events_.data(), count};
