@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -106,9 +107,10 @@ void run_shm_caller(const std::vector<std::string>& arguments) {
     return check_system(open(path.c_str(), O_RDWR), path.c_str());
   };
   // An eventfd cannot be opened by its name; the system call hands out a copy.
-  const int server = check_system(static_cast<int>(syscall(434, std::stoi(process), 0)), "pidfd");
+  const int server =
+      check_system(static_cast<int>(syscall(SYS_pidfd_open, std::stoi(process), 0)), "pidfd");
   const auto copy_theirs = [server](int fd) {
-    return check_system(static_cast<int>(syscall(438, server, fd, 0)), "pidfd_getfd");
+    return check_system(static_cast<int>(syscall(SYS_pidfd_getfd, server, fd, 0)), "pidfd_getfd");
   };
   Shared& shared = map(open_theirs(theirs.memory));
   const int wakes_server = copy_theirs(theirs.wakes_server);

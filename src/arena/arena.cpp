@@ -178,15 +178,22 @@ std::optional<Arena::Offer> Arena::lend(const void* data, size_t bytes, uint64_t
   const base::MutexLock lock(mutex_);
   const auto offset = static_cast<size_t>(static_cast<const std::byte*>(data) - memory_.data());
   const std::optional<Extent> block = extents_.find(offset);
-  const std::optional<uint32_t> loan = lender_.offer();
-  if (!loan) return std::nullopt;
-  if (loans_.size() <= *loan) loans_.resize(*loan + 1);
-  loans_[*loan] = {block->start, number};
+  if (!block) return std::nullopt;
   Line& line = lines_.at(number);
-  ++line.loans;
-  line.untaken.push_back({*loan, bytes});
+  // What may throw comes before the offer.
+  uint32_t& holders = holders_.at(block->start);
+  if (loans_.size() <= lender_.limit()) loans_.resize(lender_.limit() + 1);
+  line.untaken.push_back({0, bytes});
+  const std::optional<uint32_t> loan = lender_.offer();
+  if (!loan) {
+    line.untaken.pop_back();
+    return std::nullopt;
+  }
+  line.untaken.back().loan = *loan;
   line.untaken_bytes += bytes;
-  ++holders_.at(block->start);
+  loans_[*loan] = {block->start, number};
+  ++line.loans;
+  ++holders;
   return Offer{*loan, offset};
 }
 
