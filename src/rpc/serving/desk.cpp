@@ -340,7 +340,7 @@ bool Desk::welcome(IncomingCall& call, std::span<const std::byte> note,
 Others Desk::others_of(ServingLink& link, base::Duration usual) {
   if (usual < kWorthAnotherThread) return {};
   const size_t running = crew_.running();
-  Others others{link.link().within_frame(), link.calls() > 1,
+  Others others{link.link().within_frame(), link.working_calls() > 1,
                 running < crew_.limit() || !has_time_inline()};
   const bool matters = others.have_slots || usual >= kWorthAHandOver;
   if (matters && !others.have_come && worth_a_look(usual, running, runtime_.cpus))

@@ -190,6 +190,12 @@ void IncomingCall::begin_user_code() {
   Desk::on_user_code(*this);
 }
 
+void IncomingCall::add_holder() {
+  stage_.store(Stage::kReturnedFuture, std::memory_order_relaxed);
+  link_->needs_no_thread(*this);
+  add_ref();
+}
+
 // There is no memory for an answer, or a part of it is queued.
 template <typename F>
 void IncomingCall::send_or_give_up(const F& send) {

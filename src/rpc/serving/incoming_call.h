@@ -81,15 +81,13 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   void begin_user_code() override;
   void reply(Encoder& value) override;
   void fail(std::exception_ptr error) override;
-  void add_holder() override {
-    stage_.store(Stage::kReturnedFuture, std::memory_order_relaxed);
-    add_ref();
-  }
+  void add_holder() override;
   void drop_holder() override { release(); }
 
   // In the link's index of calls being served.
   IncomingCall* next = nullptr;
   IncomingCall* previous = nullptr;
+  bool works = false;  // the link's, under its lock: counts as one that needs a thread
 
  private:
   enum class Stage : uint8_t { kArrived, kInBacklog, kAwaitsArguments, kRuns, kReturnedFuture };

@@ -16,7 +16,8 @@
 // |                        | else                      | here, after the lead was given up    |
 //
 // Calls that are running tell that their caller has several threads: its next call comes while this
-// one runs, and would wait.
+// one runs, and would wait. Weft's own calls, and those whose function has returned a future, tell
+// nothing.
 //
 // Whether a call of another connection has come is found out by a system call, and waking another
 // thread takes a CPU from someone if all have work. So this is asked for functions that take more

@@ -107,12 +107,22 @@ void ServingLink::add(IncomingCall& call) {
   const base::MutexLock lock(mutex_);
   calls_.add(call);
   call_count_.store(calls_.size(), std::memory_order_relaxed);
+  if (is_reserved(call.function())) return;
+  call.works = true;
+  working_count_.store(working_calls() + 1, std::memory_order_relaxed);
 }
 
 void ServingLink::remove(IncomingCall& call) {
   const base::MutexLock lock(mutex_);
   calls_.remove(call);
   call_count_.store(calls_.size(), std::memory_order_relaxed);
+  if (call.works) working_count_.store(working_calls() - 1, std::memory_order_relaxed);
+}
+
+void ServingLink::needs_no_thread(IncomingCall& call) {
+  const base::MutexLock lock(mutex_);
+  if (std::exchange(call.works, false))
+    working_count_.store(working_calls() - 1, std::memory_order_relaxed);
 }
 
 void ServingLink::cancel(uint64_t call_id) {

@@ -59,9 +59,12 @@ class ServingLink final : public detail::RefCounted {
   /// Whether the call was cancelled before it came; forgets that cancel. Leader only.
   bool take_early_cancel(uint64_t call_id);
 
-  /// Calls that have come and are not done with.
-  size_t calls() const { return call_count_.load(std::memory_order_relaxed); }
-  bool has_calls() const { return calls() > 0; }
+  /// Whether calls have come that are not done with.
+  bool has_calls() const { return call_count_.load(std::memory_order_relaxed) > 0; }
+  /// Those of them that need a thread: not Weft's own, some of which wait for hours, and not those
+  /// whose function has returned a future.
+  size_t working_calls() const { return working_count_.load(std::memory_order_relaxed); }
+  void needs_no_thread(IncomingCall& call);
   void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too, base::Time now);
 
   // Calls whose arguments are decoded later, one after the other: the line keeps the order in which
@@ -99,6 +102,7 @@ class ServingLink final : public detail::RefCounted {
   base::Mutex mutex_;
   CallIndex<IncomingCall> calls_ WEFT_GUARDED_BY(mutex_);
   std::atomic<size_t> call_count_{0};
+  std::atomic<size_t> working_count_{0};  // changed under the mutex
   std::deque<detail::Ref<IncomingCall>> line_ WEFT_GUARDED_BY(mutex_);
   std::atomic<size_t> line_length_{0};
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "rpc/agent_core.h"
 #include "support/loopback_group.h"
 #include "support/scenario.h"
 #include "weft/current_call.h"
@@ -108,6 +109,24 @@ std::vector<Promise<int64_t>> take_waiting() {
   return std::move(waiting);
 }
 
+uint64_t thread_number() { return std::hash<std::thread::id>()(std::this_thread::get_id()); }
+uint64_t thread_of_a_longer_one() {
+  const auto until = std::chrono::steady_clock::now() + 60us;
+  while (std::chrono::steady_clock::now() < until) {
+  }
+  return thread_number();
+}
+// A short function runs on the thread that read the call. Some in a row: others may have the CPU
+// now and then.
+bool runs_where_it_was_read(Agent& caller, const std::string& to) {
+  return eventually([&] {
+    for (int i = 0; i < 20; ++i) {
+      if (caller.sync<thread_number>(to) != caller.sync<thread_of_a_longer_one>(to)) return false;
+    }
+    return true;
+  });
+}
+
 std::string failure_of(Agent& agent, const std::function<void(Agent&)>& call) {
   try {
     call(agent);
@@ -181,6 +200,32 @@ TEST_F(Behaviour19_AsynchronousHandlers, AnsweredFromAnyThread) {
   std::thread([promises = take_waiting()]() mutable { promises[0].set_value(5); }).join();
 
   EXPECT_EQ(call.wait(), 5);
+}
+
+TEST_F(Behaviour19_AsynchronousHandlers, OneThatWaitsSendsNoOtherCallToAnotherThread) {
+  const Future<int64_t> call = a.async<waits>("b");
+  ASSERT_TRUE(eventually([] { return waiting_count() == 1; }));
+
+  EXPECT_TRUE(runs_where_it_was_read(a, "b"));
+
+  take_waiting()[0].set_value(5);
+  call.wait();
+}
+
+// As a worker that has nothing more to do itself waits for the others.
+TEST_F(Behaviour19_AsynchronousHandlers, AMeetingThatWaitsSendsNoCallToAnotherThread) {
+  std::thread early([&] { group[2].barrier(); });
+  ASSERT_TRUE(eventually([&] {
+    using CallsOf = rpc::AgentCore::CallsOf;
+    return !detail::AgentAccess::core(a)->calls_in_flight(CallsOf::kEverybody).empty();
+  }));
+
+  EXPECT_TRUE(runs_where_it_was_read(group[2], "a"));
+
+  std::thread second([&] { group[1].barrier(); });
+  a.barrier();
+  early.join();
+  second.join();
 }
 
 TEST(Behaviour19_AsynchronousHandlersHoldNoThread, ManyWaitWhileOthersAreServed) {
