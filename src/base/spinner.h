@@ -1,7 +1,7 @@
 // Polls for a while before the thread sleeps, without taking the CPU from the process it waits for.
 //
-// The answer usually comes within a few polls, and giving up the CPU between them would cost more
-// than the polls. If it does not come so soon, the peer may need this CPU: then every fourth poll
+// The answer usually comes within microseconds, and giving up the CPU meanwhile would cost more
+// than polling. If it does not come so soon, the peer may need this CPU: then every fourth poll
 // yields, and so do the next 100 spins from their beginning. If other threads are known to want the
 // CPU, every poll yields.
 //
@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -70,9 +71,9 @@ class Spinner {
   /// To be called when what the thread waited for has come, also if it slept meanwhile.
   void came() {
     if (began_ == Time()) return;  // it was there at once, which tells nothing of spinning
-    const bool late = std::chrono::steady_clock::now() - began_ > kMuchLater * wanted_;
-    pointless().times =
-        late && contended_ ? std::min(pointless().times + 1, kTimesBeforeNoSpin) : 0;
+    const bool in_vain =
+        contended_ && std::chrono::steady_clock::now() - began_ > kMuchLater * wanted_;
+    pointless().times = in_vain ? std::min(pointless().times + 1, kTimesBeforeNoSpin) : 0;
   }
 
  private:
@@ -80,9 +81,15 @@ class Spinner {
   void set_end(Time now) { until_ = std::min(later(now, budget_), std::max(limit_, now)); }
 
   bool worth_keeping_cpu() {
-    if (eager_ && polls_ <= kEagerPolls) return true;
-    if (eager_ && polls_ == kEagerPolls + 1) reluctance_ = kSpinsBeforeEagerAgain;
+    if (eager_ && !waited_long()) return true;
+    if (std::exchange(eager_, false)) reluctance_ = kSpinsBeforeEagerAgain;
     return polls_ % kPollsPerYield != 0;
+  }
+
+  // By polls and by time: a poll may be a system call or a look at memory.
+  bool waited_long() const {
+    if (polls_ <= kEagerPolls || polls_ % kPollsPerLookAtClock != 0) return false;
+    return std::chrono::steady_clock::now() >= std::min(began_ + kEagerTime, until_);
   }
 
   // Of this thread, whatever it polls.
@@ -119,6 +126,8 @@ class Spinner {
   static constexpr int kLatesBeforeSkips = 2;
   static constexpr int kSpinsToSkip = 30;
   static constexpr uint64_t kEagerPolls = 40;
+  static constexpr Duration kEagerTime = std::chrono::microseconds(5);
+  static constexpr uint64_t kPollsPerLookAtClock = 8;
   static constexpr uint64_t kPollsPerYield = 4;
   static constexpr int kSpinsBeforeEagerAgain = 100;
 

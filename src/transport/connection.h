@@ -52,6 +52,8 @@ class Connection : public EventSource {
  public:
   virtual IoResult send(const iovec* buffers, int count) = 0;
   virtual IoResult receive(void* to, size_t size) = 0;
+  /// Whether receive() costs no system call when nothing has come.
+  virtual bool polls_cheaply() const { return false; }
   /// Waits for bytes, at most kLongestReceive; kWouldBlock if none came.
   virtual IoResult wait_and_receive(void* to, size_t size) = 0;
 

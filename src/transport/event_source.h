@@ -39,17 +39,19 @@ class EventSource {
   virtual int descriptor() const = 0;
 
   // A source that the system watches is readable and writable when its descriptor is. Other sources
-  // have a peer that makes the descriptor readable, if it was asked to: by arm(), for each time
-  // once. A Poller arms them before it sleeps. These are called by one thread at a time.
+  // have a peer that gives signs, bytes for the descriptor, if it was asked to: by arm(), for each
+  // time once. A Poller arms them before it sleeps, and each sign that comes wakes it, also if
+  // earlier ones have not been read. These are called by one thread at a time.
 
   virtual bool is_watched_by_system() const { return true; }
-  /// Asks the peer to make the descriptor readable as soon as something of `interest` is ready.
+  /// Asks the peer to give a sign as soon as something of `interest` is ready.
   /// Returns what is ready already; then the peer need not have been asked.
   virtual Readiness arm(uint32_t) { return {}; }
   /// What is ready, without asking anybody and without a system call.
   virtual Readiness look(uint32_t) const { return {}; }
-  /// The descriptor has become readable: makes it unreadable again.
-  virtual void take_sign() {}
+  /// A sign has come, or, if `hung_up`, the descriptor's other end is closed. The source need not
+  /// read each sign, but has to see to it that there is room for the next one.
+  virtual void take_sign([[maybe_unused]] bool hung_up) {}
 };
 
 }  // namespace weft::transport

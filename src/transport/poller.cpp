@@ -37,10 +37,13 @@ uint32_t epoll_bits(uint32_t interest) {
   return bits;
 }
 
-// A source that the system does not watch gives every sign by being readable.
+// For a source that the system does not watch. Each sign is reported once (EPOLLET), so that it
+// need not be read before the next one.
 uint32_t bits_of_signs(uint32_t interest) {
-  return interest == kNothing ? uint32_t{0} : EPOLLIN | EPOLLRDHUP;
+  return EPOLLET | (interest == kNothing ? uint32_t{0} : EPOLLIN | EPOLLRDHUP);
 }
+
+bool has_hung_up(uint32_t bits) { return (bits & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0; }
 
 }  // namespace
 
@@ -134,6 +137,10 @@ std::span<const PollEvent> Poller::wait(std::optional<base::Duration> limit) {
   }
 }
 
+std::span<const PollEvent> Poller::look() {
+  return {events_.data(), has_awake() ? look_at_awake(/*arms=*/false) : 0};
+}
+
 void Poller::take_wake() {
   uint64_t ignored;
   [[maybe_unused]] const ssize_t bytes = read(wake_.get(), &ignored, sizeof ignored);
@@ -145,7 +152,7 @@ size_t Poller::look_at_awake(bool arms) {
   size_t found = 0;
   size_t looked_at = 0;
   const base::MutexLock lock(mutex_);
-  std::vector<uint64_t> still;
+  still_.clear();
   for (const uint64_t token : awake_) {
     if (found == kBatch) break;
     ++looked_at;
@@ -154,11 +161,11 @@ size_t Poller::look_at_awake(bool arms) {
         arms ? each.source->arm(each.interest) : each.source->look(each.interest);
     if (ready.any()) events_[found++] = {token, ready.readable, ready.writable};
     each.awake = ready.any() || !arms;
-    if (each.awake) still.push_back(token);
+    if (each.awake) still_.push_back(token);
   }
   // Those that were not looked at come first the next time.
   awake_.erase(awake_.begin(), awake_.begin() + static_cast<ptrdiff_t>(looked_at));
-  awake_.insert(awake_.end(), still.begin(), still.end());
+  awake_.insert(awake_.end(), still_.begin(), still_.end());
   awake_count_.store(awake_.size(), std::memory_order_seq_cst);
   return found;
 }
@@ -170,7 +177,10 @@ std::optional<PollEvent> Poller::event_of(const epoll_event& raw) {
   const auto found = watched_.find(raw.data.u64);
   if (found == watched_.end()) return event_of_descriptor(raw);
   Watched& watched = found->second;
-  watched.source->take_sign();
+  const bool hung_up = has_hung_up(raw.events);
+  watched.source->take_sign(hung_up);
+  // As the system does: the end is told also if nothing is of interest.
+  if (hung_up && watched.interest == kNothing) return PollEvent{watched.token, true, true};
   if (watched.awake) return std::nullopt;
   note_awake(watched);
   const Readiness ready = watched.source->look(watched.interest);
@@ -180,7 +190,7 @@ std::optional<PollEvent> Poller::event_of(const epoll_event& raw) {
 
 PollEvent Poller::event_of_descriptor(const epoll_event& raw) {
   const uint32_t bits = raw.events;
-  return {raw.data.u64, (bits & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
+  return {raw.data.u64, (bits & EPOLLIN) != 0 || has_hung_up(bits),
           (bits & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0};
 }
 

@@ -48,6 +48,8 @@ class Poller {
   /// Waits until a source is ready, wake() was called or `limit` passed (nullopt: no limit). Only
   /// one thread may call it. An event is reported for as long as it lasts and is of interest.
   std::span<const PollEvent> wait(std::optional<base::Duration> limit);
+  /// The events that are seen without a system call. Called by the thread that calls wait().
+  std::span<const PollEvent> look();
   /// Whether wait() would return at once. Any thread.
   bool has_events() const;
   /// Readable when wait() would return at once, if the system watches all sources.
@@ -84,6 +86,7 @@ class Poller {
   // Sources that the system does not watch, by token. Those that are not awake are armed.
   std::unordered_map<uint64_t, Watched> watched_ WEFT_GUARDED_BY(mutex_);
   std::vector<uint64_t> awake_ WEFT_GUARDED_BY(mutex_);  // tokens
+  std::vector<uint64_t> still_ WEFT_GUARDED_BY(mutex_);  // look_at_awake()'s
   // Their numbers; changed under the mutex.
   std::atomic<size_t> watched_count_{0};
   std::atomic<size_t> awake_count_{0};

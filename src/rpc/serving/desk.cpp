@@ -19,7 +19,14 @@ namespace {
 constexpr auto kSoon = std::chrono::milliseconds(10);
 constexpr auto kLongestInline = std::chrono::milliseconds(1);
 constexpr int kReceivesPerTurn = 64;
-constexpr int kPollsPerLook = 32;  // at the poller, while spinning on the only link
+
+// While a leader polls one link, it asks the poller in between: after so many polls, depending on
+// whether there are other links and whether a poll costs a system call, as asking the poller does.
+int polls_per_look(bool has_others, bool cheap) {
+  return has_others ? (cheap ? 64 : 2) : (cheap ? 512 : 32);
+}
+constexpr int kPollsPerService = 16;  // that take as long as to serve a call
+
 // The pulse takes the lead from user code that it finds at two ticks in a row.
 constexpr auto kSlow = std::chrono::milliseconds(1);
 
@@ -154,7 +161,11 @@ bool Desk::wait_and_serve() {
 }
 
 bool Desk::serve_events(std::optional<base::Duration> limit) {
-  for (const transport::PollEvent& event : poller_.wait(limit)) {
+  return serve_events(poller_.wait(limit));
+}
+
+bool Desk::serve_events(std::span<const transport::PollEvent> events) {
+  for (const transport::PollEvent& event : events) {
     detail::Ref<ServingLink> link = find(event.token);
     if (!link) continue;
     // A paused link reports no bytes, but its end.
@@ -176,18 +187,28 @@ bool Desk::serve_events(std::optional<base::Duration> limit) {
 // busy this one is, the others are looked at, and the backlog: before all else, for calls may have
 // come while functions ran.
 bool Desk::spin_on(ServingLink& link) {
+  const bool cheap = link.link().connection().polls_cheaply();
+  const bool has_others = link_count() > 1;
+  const int per_look = polls_per_look(has_others, cheap);
+  int until_look = has_others ? 0 : per_look;
   spinner_.begin(runtime_.spin);
-  for (int polls = 0;; ++polls) {
+  for (;;) {
     if (link.lost || link.paused() || crew_.stopping()) return true;
-    const bool looks =
-        link_count() > 1 ? polls % 2 == 0 : polls % kPollsPerLook == kPollsPerLook - 1;
-    if (looks && !(serve_events(base::Duration(0)) && help_once())) return false;
+    if (until_look <= 0) {
+      until_look = per_look;
+      if (!(serve_events(base::Duration(0)) && help_once())) return false;
+    } else if (has_others && cheap && !serve_events(poller_.look())) {
+      return false;
+    }
     const uint64_t before = link.link().received_bytes();
     if (!receive_and_serve(link)) return false;
     if (link.link().received_bytes() != before) {
+      until_look -= cheap ? kPollsPerService : 1;
       spinner_.begin(runtime_.spin);
     } else if (server_.waiting() > 0 || !spinner_.again()) {
       return true;
+    } else {
+      --until_look;
     }
   }
 }

@@ -77,8 +77,11 @@ class RingWriter {
   bool has_room() const;
 
  private:
+  bool look_how_far_reader_got();
+
   RingMemory ring_;
   std::atomic<uint64_t> written_{0};  // this end's own, which nobody else can change
+  uint64_t known_read_ = 0;           // looked at when there is no room otherwise
 };
 
 /// One thread at a time; has_bytes() and ask_for_bytes() may run beside read().

@@ -188,8 +188,11 @@ bool ShmConnection::take_memory() {
 std::string ShmConnection::adopt_offered() {
   Offer offer;
   DescriptorMessage<2> message(&offer, sizeof offer);
-  const ssize_t got = message.receive(socket_.get(), MSG_PEEK);
-  if (got < 0) return errno == EAGAIN || errno == EINTR ? "" : strerror(errno);
+  ssize_t got;
+  do {
+    got = message.receive(socket_.get(), MSG_PEEK);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return errno == EAGAIN ? "" : strerror(errno);
   if (got == 0) return kClosedByPeer;
   auto [memory, lane] = message.descriptors();
   if (got != ssize_t{sizeof offer} || offer.magic != kMagic || offer.bytes != sizeof(Layout) ||
@@ -285,15 +288,22 @@ void ShmConnection::give_signs(uint32_t bits) {
   }
   if (bits & kInPoller) {
     const char sign = 1;
-    // If the buffer is full of signs that the peer has not taken, one more is not needed.
+    // If there is no room, signs are there of which the peer has not heard yet: it reads those that
+    // it has heard of long before.
     if (::send(socket_.get(), &sign, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN)
       gone_.store(true, std::memory_order_release);
   }
 }
 
 // To this end's poller. The first sign is the offer of the memory.
-void ShmConnection::take_sign() {
-  if (!has_memory()) return;
+void ShmConnection::take_sign(bool hung_up) {
+  const bool has_rings = has_memory();
+  if (hung_up) gone_.store(true, std::memory_order_release);
+  if (has_rings && unread_signs_ >= kMostUnreadSigns) read_signs();
+}
+
+void ShmConnection::read_signs() {
+  unread_signs_ = 0;
   std::array<char, 256> signs;
   const ssize_t got = recv(socket_.get(), signs.data(), signs.size(), MSG_DONTWAIT);
   if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
@@ -342,6 +352,7 @@ Readiness ShmConnection::ask(uint32_t interest, uint32_t how) {
   if (!knows_memory()) return look(interest);
   for (int i = 0; i < kMostRequests; ++i) {
     bool asked = true;
+    if (how == kInPoller) unread_signs_ += 2;  // one for each ring
     if (interest & kReadable) asked &= in_->ask_for_bytes(how);
     if (interest & kWritable) asked &= out_->ask_for_room(how);
     give_signs(in_->take_request());  // before this end sleeps

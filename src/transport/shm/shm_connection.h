@@ -42,6 +42,7 @@ class ShmConnection final : public Connection, private DescriptorLane {
   Readiness wait(uint32_t interest, std::optional<base::Duration> limit) override;
   std::string remote_address() const override { return remote_; }
   std::string way() const override { return "shm"; }
+  bool polls_cheaply() const override { return true; }
   DescriptorLane* descriptor_lane() override { return this; }
 
  protected:
@@ -49,10 +50,12 @@ class ShmConnection final : public Connection, private DescriptorLane {
   bool is_watched_by_system() const override { return false; }
   Readiness arm(uint32_t interest) override;
   Readiness look(uint32_t interest) const override;
-  void take_sign() override;
+  void take_sign(bool hung_up) override;
 
  private:
   enum class End { kConnecting, kAccepting };
+  /// A socket has room for twice as many: each takes less than a KiB.
+  static constexpr int kMostUnreadSigns = 128;
   struct Layout;
   static void check_layout();
   ShmConnection(PrivateDescriptor socket, std::string remote, pid_t other_process);
@@ -75,6 +78,7 @@ class ShmConnection final : public Connection, private DescriptorLane {
   }
   Readiness ask(uint32_t interest, uint32_t how);
   void give_signs(uint32_t bits);
+  void read_signs();
   void notice_death();
   void finish();
 
@@ -90,6 +94,9 @@ class ShmConnection final : public Connection, private DescriptorLane {
   std::atomic<bool> has_memory_{false};  // set once; then the rings and the lane are there
   std::atomic<bool> closed_{false};      // by this end
   std::atomic<bool> gone_{false};        // the other end has closed the socket, or died
+  // The poller's: how many signs may have come since it read them. The offer is a sign too, and is
+  // read with the first one.
+  int unread_signs_ = kMostUnreadSigns;
 
   mutable base::Mutex mutex_;  // while the memory is awaited
   std::string refusal_ WEFT_GUARDED_BY(mutex_);

@@ -20,6 +20,9 @@ constexpr base::Duration kNow{0};
 // A source that its peer, here the test, makes ready. It gives one sign for each time it is armed.
 class ToldSource final : public EventSource {
  public:
+  enum Reads { kReadsSigns, kReadsNoSigns };
+  explicit ToldSource(Reads reads = kReadsSigns) : reads_(reads) {}
+
   // For the peer.
   void become_ready(uint32_t bits) {
     ready_.fetch_or(bits);
@@ -47,12 +50,14 @@ class ToldSource final : public EventSource {
     const uint32_t ready = ready_ & interest;
     return {(ready & kReadable) != 0, (ready & kWritable) != 0};
   }
-  void take_sign() override {
+  void take_sign(bool) override {
+    if (reads_ == kReadsNoSigns) return;
     uint64_t ignored;
     [[maybe_unused]] const ssize_t bytes = read(sign_.get(), &ignored, sizeof ignored);
   }
 
  private:
+  const Reads reads_;
   PrivateDescriptor sign_{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
   std::atomic<uint32_t> ready_{kNothing};
   std::atomic<uint32_t> armed_{kNothing};
@@ -184,6 +189,37 @@ TEST(Poller, ASignForNothingEndsNoWait) {
   peer.join();
 
   EXPECT_EQ(found, Tokens{7});
+}
+
+TEST(Poller, ASignIsNoticedAlsoIfEarlierOnesWereNotRead) {
+  Poller poller;
+  ToldSource source(ToldSource::kReadsNoSigns);
+  poller.add(source, kReadable, 7);
+  for (int i = 0; i < 5; ++i) {
+    std::thread peer([&] {
+      while (source.armed_for() == kNothing) std::this_thread::yield();
+      source.become_ready(kReadable);
+    });
+    EXPECT_EQ(tokens(poller.wait(seconds(20))), Tokens{7});
+    peer.join();
+    source.become_idle();
+    EXPECT_EQ(tokens(poller.wait(std::chrono::microseconds(1))), Tokens{});
+  }
+}
+
+TEST(Poller, LooksAtAwakeSourcesWithoutArmingThem) {
+  Poller poller;
+  ToldSource source;
+  poller.add(source, kReadable, 7);
+  source.become_ready(kReadable);
+  EXPECT_EQ(tokens(poller.look()), Tokens{});  // nobody has told the poller yet
+  poller.wait(seconds(20));
+
+  EXPECT_EQ(tokens(poller.look()), Tokens{7});
+  source.become_idle();
+  EXPECT_EQ(tokens(poller.look()), Tokens{});
+
+  EXPECT_EQ(source.armed_for(), kNothing);
 }
 
 TEST(Poller, ARemovedSourceIsNeverTouchedAgain) {

@@ -184,6 +184,46 @@ TEST_F(ShmConnectionTest, APollerWakesAlsoIfAnotherThreadTookWhatItSawBefore) {
   poller.remove(*acceptor, 7);
 }
 
+// More often than a socket has room for signs.
+TEST_F(ShmConnectionTest, APollerIsWokenHoweverOftenItSlept) {
+  const auto caller = ShmConnection::offer(std::move(theirs), "callee", 0);
+  const auto callee = ShmConnection::await(std::move(ours), "caller", 0);
+  Poller poller;
+  ASSERT_TRUE(poller.add(*callee, kReadable, 7));
+  char byte = 0;
+  constexpr int kTimes = 3000;
+  std::atomic<int> received{0};
+  std::thread peer([&] {
+    const iovec piece{&byte, 1};
+    for (int i = 0; i < kTimes; ++i) {
+      while (received < i) std::this_thread::yield();
+      EXPECT_EQ(caller->send(&piece, 1).status, Status::kDone);
+    }
+  });
+  char got;
+  while (received < kTimes) {
+    ASSERT_EQ(poller.wait(kLimit).size(), 1u) << received;
+    if (callee->receive(&got, 1).status == Status::kDone) ++received;
+  }
+  peer.join();
+  poller.remove(*callee, 7);
+}
+
+TEST_F(ShmConnectionTest, APausedConnectionTellsItsEndOnce) {
+  auto caller = ShmConnection::offer(std::move(theirs), "callee", 0);
+  const auto callee = ShmConnection::await(std::move(ours), "caller", 0);
+  Poller poller;
+  ASSERT_TRUE(poller.add(*callee, kReadable, 7));
+  poller.wait(std::chrono::milliseconds(1));  // takes the memory
+  poller.change(*callee, kNothing, 7);
+
+  caller.reset();
+
+  EXPECT_EQ(poller.wait(kLimit).size(), 1u);
+  EXPECT_EQ(poller.wait(std::chrono::milliseconds(1)).size(), 0u);
+  poller.remove(*callee, 7);
+}
+
 TEST_F(ShmConnectionTest, AMessageThatIsNoOfferIsRefused) {
   send_with(theirs.get(), "GET / HTTP/1.1\r\n\r\n", {});
   const IoResult got = first_receive();
