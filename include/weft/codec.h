@@ -53,7 +53,7 @@ class WEFT_API Encoder {
     size_t row_end = 0;  // in tensor_entries()
     bool requires_grad = false;
     bool in_frame_only = false;  // not by a carrier
-    bool borrowed = false;       // the receiver only reads it, while the sender waits
+    bool borrowed = false;       // nobody changes it as long as the receiver has it
     bool staged = false;         // a carrier may give the receiver these bytes themselves
   };
 

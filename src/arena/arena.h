@@ -71,6 +71,9 @@ class Arena {
   bool is_worth_lending(const void* data, size_t bytes) const;
 
   const transport::PrivateDescriptor& descriptor() const { return memory_.descriptor(); }
+  /// The same, for a new neighbour: says anew that this is an arena, over which another neighbour
+  /// may have written.
+  const transport::PrivateDescriptor& descriptor_for_neighbour();
 
   /// A line is what loans are offered over, a connection, which may break.
   uint64_t begin_line(pid_t borrower);
@@ -116,6 +119,7 @@ class Arena {
     uint64_t line = 0;
   };
 
+  void say_what_it_is();
   bool is_forked_copy() const { return fork_depth_ != base::fork_depth(); }
   ArenaLayout& layout() { return *reinterpret_cast<ArenaLayout*>(memory_.data()); }
   void collect() WEFT_REQUIRES(mutex_);

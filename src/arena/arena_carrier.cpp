@@ -56,7 +56,8 @@ class ArenaCarrier final : public wire::Carrier {
 
   std::optional<wire::Place> place(const Encoder::OutgoingTensor& tensor) override {
     if (!own_ || !own_->contains(tensor.data)) return std::nullopt;
-    if (!handed_over_ && !(handed_over_ = lane_.hand_over(own_->descriptor()))) return std::nullopt;
+    if (!handed_over_) handed_over_ = lane_.hand_over(own_->descriptor_for_neighbour());
+    if (!handed_over_) return std::nullopt;
     const std::optional<Arena::Offer> offer = own_->lend(tensor.data, tensor.bytes, line_);
     if (!offer) return std::nullopt;
     has_untaken_.store(true, std::memory_order_relaxed);

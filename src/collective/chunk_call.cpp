@@ -18,24 +18,25 @@ namespace {
 
 class ChunkCall final : public detail::TypedCall<ChunkReply> {
  public:
-  ChunkCall(rpc::AgentCore& agent, WorkerInfo to, Chunk chunk, std::function<void()> arrived,
+  ChunkCall(rpc::AgentCore& agent, WorkerInfo to, OutgoingChunk sent, std::function<void()> arrived,
             rpc::Resending resending)
       : agent_(agent.weak_from_this()),
         runtime_(agent.runtime().shared_from_this()),
         to_(std::move(to)),
-        chunk_(std::move(chunk)),
+        sent_(std::move(sent)),
         arrived_(std::move(arrived)),
         resending_(resending) {}
 
-  static void start(rpc::AgentCore& agent, const WorkerInfo& to, Chunk chunk,
+  static void start(rpc::AgentCore& agent, const WorkerInfo& to, OutgoingChunk sent,
                     std::function<void()> arrived, rpc::Resending resending) {
     using Function = detail::RemoteFunction<sys_collective_chunk>;
     const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
     const c10::AutoGradMode off(false);
     Encoder arguments;
-    Function::encode(arguments, chunk);
+    Function::encode(arguments, sent.chunk);
+    for (Encoder::OutgoingTensor& each : arguments.tensors()) each.borrowed = sent.lasting;
     auto call =
-        detail::make_ref<ChunkCall>(agent, to, std::move(chunk), std::move(arrived), resending);
+        detail::make_ref<ChunkCall>(agent, to, std::move(sent), std::move(arrived), resending);
     // No timeout: the operation has one, and the call fails if the receiver is lost.
     agent.start_call(*call, Function::entry(), Destination(to.id, Timeout(0)), true, arguments);
     call->need_receiver();
@@ -44,13 +45,13 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
   void settle_with(Decoder& result, detail::ContinuationSink* sink) override {
     TypedCall<ChunkReply>::settle_with(result, sink);
     const auto arrived = std::exchange(arrived_, {});
-    chunk_.tensors.clear();
+    sent_.chunk.tensors.clear();
     if (!this->value().gone) {
       if (arrived) arrived();
       return;
     }
     post(*runtime_,
-         [agent = agent_, to = to_, channel = chunk_.channel, reception = this->value()] {
+         [agent = agent_, to = to_, channel = sent_.chunk.channel, reception = this->value()] {
            if (const auto alive = agent.lock()) {
              ProcessGroups::of(*alive).on_gone(channel, to, reception);
            }
@@ -61,18 +62,18 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
   void on_failed(const Error& error) noexcept override {
     const auto agent = agent_.lock();
     if (!agent) return;
-    auto chunk = std::make_shared<Chunk>(std::move(chunk_));
-    const ChannelId channel = chunk->channel;
+    auto sent = std::make_shared<OutgoingChunk>(std::move(sent_));
+    const ChannelId channel = sent->chunk.channel;
     resending_.on_failed(
         *agent, to_.id, error,
-        [weak = agent_, to = to_, chunk,
+        [weak = agent_, to = to_, sent,
          arrived = std::exchange(arrived_, {})](rpc::Resending next) {
           const auto alive = weak.lock();
           if (!alive) return;
           try {
-            start(*alive, to, std::move(*chunk), arrived, next);
+            start(*alive, to, std::move(*sent), arrived, next);
           } catch (const Error& failure) {
-            ProcessGroups::of(*alive).on_lost(chunk->channel, to, failure);
+            ProcessGroups::of(*alive).on_lost(sent->chunk.channel, to, failure);
           }
         },
         [weak = agent_, runtime = runtime_, to = to_, channel](const Error& failure) {
@@ -87,7 +88,7 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
   const std::weak_ptr<rpc::AgentCore> agent_;
   const std::shared_ptr<rpc::Runtime> runtime_;
   const WorkerInfo to_;
-  Chunk chunk_;
+  OutgoingChunk sent_;
   std::function<void()> arrived_;
   const rpc::Resending resending_;
 };
@@ -96,12 +97,12 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
 
 void post(rpc::Runtime& runtime, detail::Task task) { runtime.io.post_task(std::move(task)); }
 
-void send_chunk(rpc::AgentCore& agent, const WorkerInfo& to, const Chunk& chunk,
+void send_chunk(rpc::AgentCore& agent, const WorkerInfo& to, const OutgoingChunk& sent,
                 std::function<void()> arrived) {
   try {
-    ChunkCall::start(agent, to, chunk, std::move(arrived), {});
+    ChunkCall::start(agent, to, sent, std::move(arrived), {});
   } catch (const Error& error) {
-    ProcessGroups::of(agent).on_lost(chunk.channel, to, error);
+    ProcessGroups::of(agent).on_lost(sent.chunk.channel, to, error);
   }
 }
 

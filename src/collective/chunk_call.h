@@ -14,10 +14,15 @@ namespace weft::collective {
 /// Runs `task`, which may block, on the I/O loop. (What takes long: IoLoop::post_long_task.)
 void post(rpc::Runtime& runtime, detail::Task task);
 
+struct OutgoingChunk {
+  Chunk chunk;
+  bool lasting = false;  // nobody changes the tensors: a receiver on this host reads them in place
+};
+
 /// `arrived`, if there is one, is called when `to` has the tensors. If the connection breaks, the
 /// chunk is sent again: a receiver drops a chunk that it has already. If the chunk cannot be sent,
 /// the channel fails.
-void send_chunk(rpc::AgentCore& agent, const WorkerInfo& to, const Chunk& chunk,
+void send_chunk(rpc::AgentCore& agent, const WorkerInfo& to, const OutgoingChunk& chunk,
                 std::function<void()> arrived);
 
 }  // namespace weft::collective

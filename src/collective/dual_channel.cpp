@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "collective/neighbours.h"
+
 namespace weft::collective {
 
 DualChannel::DualChannel(std::shared_ptr<Channel> channel, AllReduceWay way,
@@ -24,7 +26,8 @@ Future<Outcome> DualChannel::all_reduce(const Signature& signature, const Tensor
                           {.kind = Kind::kAllReduce, .tensors = tensors, .folding = folding});
   }
   return channel_->start(signature, ranks,
-                         all_reduce_algorithm(channel_->place_in(ranks), tensors, folding, way_));
+                         all_reduce_algorithm(channel_->place_in(ranks), tensors, folding, way_,
+                                              &tensors_for_neighbours));
 }
 
 Future<Outcome> DualChannel::broadcast(const Signature& signature, const Tensors& tensors,

@@ -32,9 +32,9 @@ class AgentOutside final : public Channel::Outside {
         rank_(rank) {}
 
   base::Time now() const override { return runtime_->clock->now(); }
-  void send(int to, const Chunk& chunk, std::function<void()> arrived) override {
+  void send(int to, const Chunk& chunk, bool lasting, std::function<void()> arrived) override {
     if (const auto agent = agent_.lock()) {
-      send_chunk(*agent, members_[static_cast<size_t>(to)], chunk, std::move(arrived));
+      send_chunk(*agent, members_[static_cast<size_t>(to)], {chunk, lasting}, std::move(arrived));
     }
   }
   detail::ContinuationSink* sink() override { return &runtime_->io; }

@@ -110,7 +110,7 @@ class ReduceScatter final : public Algorithm {
   bool expects(uint8_t, size_t from) const override { return from != place().own; }
   Sendings go_on(uint8_t, std::vector<Tensors> chunks) override {
     Tensors own{tensors_[place().own].clone()};
-    fold_into(place(), folding_, own, std::move(chunks));
+    fold_into(place(), folding_, own, own, std::move(chunks));
     result_.push_back(std::move(own));
     return {};
   }

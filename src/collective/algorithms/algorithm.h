@@ -33,6 +33,7 @@ class Algorithm {
     size_t to;
     uint8_t phase;
     Tensors tensors;
+    bool lasting = false;  // nobody changes the tensors as long as somebody has them
   };
   using Sendings = std::vector<Sending>;
 
@@ -90,11 +91,16 @@ class Algorithm {
 
 // Tensors must be flat, that is of one dimension and contiguous, except those of all_gather.
 
+/// Gives tensors like the flat ones it gets, in memory that receivers read where it is; nothing if
+/// there is none.
+using SharedMemory = std::function<Tensors(const Tensors& like)>;
+
 /// choice.h says which way it goes. By shares, the reduction is written into `tensors`, and
 /// take_result() gives nothing; in the other ways take_result() gives it, in other memory.
 std::unique_ptr<Algorithm> all_reduce_algorithm(Place place, Tensors tensors,
                                                 const Folding& folding,
-                                                AllReduceWay way = AllReduceWay::kAutomatic);
+                                                AllReduceWay way = AllReduceWay::kAutomatic,
+                                                SharedMemory shared_memory = nullptr);
 /// Copies the tensors of `root` into the tensors of the others.
 std::unique_ptr<Algorithm> broadcast_algorithm(Place place, Tensors tensors, size_t root);
 /// Tensors of any type and shape, but as many on every member. The result has those of all members,

@@ -135,8 +135,13 @@ class ReduceByDoubling final : public Algorithm {
 // segment: while that waits for the others, there is something to reduce.
 class ReduceByShares final : public Algorithm {
  public:
-  ReduceByShares(Place place, const Tensors& tensors, const Folding& folding, size_t segments)
-      : Algorithm(place, static_cast<uint8_t>(2 * segments)), folding_(folding), shares_(segments) {
+  ReduceByShares(Place place, const Tensors& tensors, const Folding& folding, size_t segments,
+                 SharedMemory shared_memory)
+      : Algorithm(place, static_cast<uint8_t>(2 * segments)),
+        folding_(folding),
+        shared_memory_(std::move(shared_memory)),
+        shares_(segments),
+        reductions_(segments) {
     const int64_t elements = elements_of(tensors);
     const auto parts = static_cast<int64_t>(segments * place.size);
     int64_t part = 0;
@@ -156,11 +161,11 @@ class ReduceByShares final : public Algorithm {
 
   Sendings go_on(uint8_t phase, std::vector<Tensors> chunks) override {
     const Step step = step_of(phase);
-    std::vector<Tensors>& shares = shares_[step.segment];
-    if (!step.reduces) return {};
-    // This member's own share may be overwritten: it was not sent to anybody.
-    fold_into(place(), folding_, shares[place().own], std::move(chunks));
-    Sendings sendings = to_others(phase_of({step.segment, false}), shares[place().own]);
+    if (!step.reduces) {
+      take_over_reduction(step.segment);
+      return {};
+    }
+    Sendings sendings = reduce(step.segment, std::move(chunks));
     scatter(step.segment + kAhead, sendings);
     return sendings;
   }
@@ -195,6 +200,25 @@ class ReduceByShares final : public Algorithm {
     return static_cast<uint8_t>(phase);
   }
 
+  // This member's own share may be overwritten: it was not sent to anybody. Where there is memory
+  // that the others can read, the reduction is made there, and copied once for each member.
+  Sendings reduce(size_t segment, std::vector<Tensors> chunks) {
+    Tensors& own = shares_[segment][place().own];
+    Tensors& reduction = reductions_[segment];
+    if (shared_memory_) reduction = shared_memory_(own);
+    const bool is_shared = !reduction.empty();
+    fold_into(place(), folding_, is_shared ? reduction : own, own, std::move(chunks));
+    Sendings sendings = to_others(phase_of({segment, false}), is_shared ? reduction : own);
+    for (Sending& each : sendings) each.lasting = is_shared;
+    return sendings;
+  }
+
+  // After the others have it.
+  void take_over_reduction(size_t segment) {
+    const Tensors reduction = std::exchange(reductions_[segment], {});
+    if (!reduction.empty()) copy(shares_[segment][place().own], reduction);
+  }
+
   void scatter(size_t segment, Sendings& sendings) const {
     if (segment >= shares_.size()) return;
     Sendings more =
@@ -203,13 +227,16 @@ class ReduceByShares final : public Algorithm {
   }
 
   const Folding folding_;
+  const SharedMemory shared_memory_;
   std::vector<std::vector<Tensors>> shares_;  // by segment and place
+  std::vector<Tensors> reductions_;           // by segment: of this member's share, if not in place
 };
 
 }  // namespace
 
 std::unique_ptr<Algorithm> all_reduce_algorithm(Place place, Tensors tensors,
-                                                const Folding& folding, AllReduceWay way) {
+                                                const Folding& folding, AllReduceWay way,
+                                                SharedMemory shared_memory) {
   const AllReduceChoice choice = choose_all_reduce(way, bytes_of(tensors), place.size);
   switch (choice.way) {
     case AllReduceWay::kDirect:
@@ -220,7 +247,8 @@ std::unique_ptr<Algorithm> all_reduce_algorithm(Place place, Tensors tensors,
     case AllReduceWay::kShares:
       break;
   }
-  return std::make_unique<ReduceByShares>(place, tensors, folding, choice.segments);
+  return std::make_unique<ReduceByShares>(place, tensors, folding, choice.segments,
+                                          std::move(shared_memory));
 }
 
 }  // namespace weft::collective

@@ -17,7 +17,7 @@ constexpr size_t kFewMembers = 7;
 // So many members reduce in segments.
 constexpr size_t kMembersWithSegments = 8;
 // A share of a segment.
-constexpr int64_t kShareBytes = 960 * 1024;
+constexpr int64_t kShareBytes = 2048 * 1024;
 // An operation has at most 255 phases, and a segment has two.
 constexpr int64_t kMostSegments = 64;
 

@@ -11,11 +11,11 @@ void check_others(const Place& place, const Tensors& own, const std::vector<Tens
   }
 }
 
-void fold_into(const Place& place, const Folding& folding, Tensors& own,
+void fold_into(const Place& place, const Folding& folding, Tensors& into, Tensors& own,
                std::vector<Tensors> chunks) {
   check_others(place, own, chunks);
   chunks[place.own] = own;
-  fold(folding, own, chunks, place.own);
+  fold(folding, into, chunks, place.own);
 }
 
 namespace {

@@ -26,8 +26,9 @@ inline int64_t bytes_of(const Tensors& tensors) {
 /// Throws kBadMessage unless the chunks of the other places are like `own`.
 void check_others(const Place& place, const Tensors& own, const std::vector<Tensors>& chunks);
 
-/// Folds the chunks of the other places into `own`.
-void fold_into(const Place& place, const Folding& folding, Tensors& own,
+/// Folds the chunks of the other places and `own` into `into`, which is `own` or like it. `own` may
+/// be overwritten.
+void fold_into(const Place& place, const Folding& folding, Tensors& into, Tensors& own,
                std::vector<Tensors> chunks);
 
 /// Copies tensors that are like those of `to`; throws kBadMessage if they are not.

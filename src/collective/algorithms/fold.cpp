@@ -127,6 +127,7 @@ void fold(const Folding& folding, Tensors& into, std::vector<Tensors>& chunks, s
     for_stretches(chunks, i, [&](const std::vector<at::Tensor>& stretch) {
       fold_stretch(folding, stretch, own);
     });
+    if (!into[i].is_same(chunks[own][i])) into[i].copy_(chunks[own][i]);
   }
 }
 

@@ -19,10 +19,10 @@ struct Folding {
 /// The reduction for `op` over so many members; an average is a sum times 1 / members.
 Folding folding_of(ReduceOp op, size_t members);
 
-/// Folds `chunks`, in their order, into `into`, which is chunks[own]. The memory of the others may
-/// be overwritten. All are contiguous, with the same numbers of elements. The result depends on the
-/// order of the chunks and not on `own`, so all members that fold the same chunks get the same
-/// bits.
+/// Folds `chunks`, in their order, into `into`, which is chunks[own] or other memory. The memory of
+/// all chunks may be overwritten. All are contiguous, with the same numbers of elements. The result
+/// depends on the order of the chunks and not on `own`, so all members that fold the same chunks
+/// get the same bits.
 void fold(const Folding& folding, Tensors& into, std::vector<Tensors>& chunks, size_t own);
 
 /// Does the same, but leaves chunks[own] as it is and puts the result into the memory of another

@@ -158,26 +158,30 @@ void Channel::give_up(const std::optional<Error>& wrong) {
 
 void Channel::send(Operation& operation, Algorithm::Sendings sendings) {
   if (sendings.empty()) return;
-  int64_t bytes = 0;
-  for (const Algorithm::Sending& each : sendings)
-    bytes = std::max(bytes, bytes_to_send(each.tensors));
-  const bool copied = bytes <= kCopiedBytes;
+  size_t awaited = 0;
+  for (Algorithm::Sending& each : sendings) {
+    if (!each.lasting && bytes_to_send(each.tensors) <= kCopiedBytes) {
+      each.tensors = copies_of(each.tensors);
+      each.lasting = true;
+    }
+    if (!each.lasting) ++awaited;
+  }
   uint64_t epoch = 0;
   {
     Lock lock(mutex_);
     epoch = epoch_;
-    if (!copied) operation.unsent += sendings.size();
+    operation.unsent += awaited;
   }
   for (Algorithm::Sending& each : sendings) {
     Chunk chunk{id_, epoch, operation.number, each.phase, operation.signature, {}};
-    chunk.tensors = copied ? copies_of(each.tensors) : std::move(each.tensors);
+    chunk.tensors = std::move(each.tensors);
     std::function<void()> arrived;
-    if (!copied) {
+    if (!each.lasting) {
       arrived = [self = shared_from_this(), ref = OperationRef::share(&operation)] {
         self->on_sent(ref);
       };
     }
-    outside_->send(operation.ranks[each.to], chunk, std::move(arrived));
+    outside_->send(operation.ranks[each.to], chunk, each.lasting, std::move(arrived));
   }
 }
 

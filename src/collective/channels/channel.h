@@ -40,8 +40,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
     virtual ~Outside() = default;
     virtual base::Time now() const = 0;
     /// Sends `chunk`. Calls `arrived`, if given, when the tensors are not needed any more. If the
-    /// chunk cannot be sent, fails the channel.
-    virtual void send(int to, const Chunk& chunk, std::function<void()> arrived) = 0;
+    /// chunk cannot be sent, fails the channel. `lasting`: nobody changes the tensors any more.
+    virtual void send(int to, const Chunk& chunk, bool lasting, std::function<void()> arrived) = 0;
     /// Runs `task` soon, on a thread that it may occupy for long, beside other tasks.
     virtual void later(std::function<void()> task) = 0;
     /// An operation has begun. Until it is over, the implementer calls missing() now and then.

@@ -140,6 +140,16 @@ TEST_F(ArenaTest, WhatAPeerSaysAboutALoanIsChecked) {
   arena.end_line(line);
 }
 
+TEST_F(ArenaTest, ANewNeighbourCanMapWhatAnotherOneHasWrittenOver) {
+  Arena small(8 * kMiB, 2 * kMiB);
+  transport::SharedMemory hostile = transport::SharedMemory::adopt(
+      small.descriptor(), static_cast<size_t>(lseek(small.descriptor().get(), 0, SEEK_END)));
+  std::fill_n(hostile.data(), 64, std::byte{7});
+  EXPECT_THAT(error_of([&] { ForeignArena::map(small.descriptor()); }), HasSubstr("no arena"));
+
+  EXPECT_TRUE(ForeignArena::map(small.descriptor_for_neighbour()));
+}
+
 TEST_F(ArenaTest, MemoryThatIsNoArenaIsRefused) {
   EXPECT_THAT(error_of([] { ForeignArena::map({}); }), HasSubstr("not handed over"));
   const transport::PrivateDescriptor loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));

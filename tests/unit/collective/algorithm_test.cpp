@@ -139,8 +139,8 @@ std::vector<AllReduceCase> all_reduce_cases() {
     for (const size_t size : {6, 7, 8, 9, 13, 17}) cases.push_back({size, {1, 0, 99}, way});
   }
   // Several segments, which begin and end within tensors.
-  cases.push_back({2, {500'000, 1, 77'000}, AllReduceWay::kShares});
-  cases.push_back({3, {1, 333'333, 444'444, 7}, AllReduceWay::kShares});
+  cases.push_back({2, {1'000'000, 1, 177'000}, AllReduceWay::kShares});
+  cases.push_back({3, {1, 777'777, 888'888, 7}, AllReduceWay::kShares});
   return cases;
 }
 
@@ -174,6 +174,52 @@ TEST(Algorithm, AllReduceGivesTheSumToAll) {
     for (const at::ScalarType type : {at::kFloat, at::kLong, at::kBFloat16})
       expect_sums(each, type);
   }
+}
+
+// Gives memory for every second share, as an arena that is full at times.
+SharedMemory every_second_time() {
+  return [calls = std::make_shared<int>(0)](const Tensors& like) {
+    Tensors tensors;
+    if (++*calls % 2 == 0) return tensors;
+    for (const at::Tensor& each : like) tensors.push_back(at::empty_like(each));
+    return tensors;
+  };
+}
+
+TEST(Algorithm, AllReduceThroughSharedMemoryGivesTheSameBits) {
+  for (const at::ScalarType type : {at::kFloat, at::kLong, at::kBFloat16}) {
+    for (const size_t size : {1, 2, 3, 5}) {
+      std::vector<Tensors> values, others;
+      for (size_t i = 0; i < size; ++i) {
+        values.push_back({at::randn({3'000'000}).to(type), at::randn({5}).to(type)});
+        others.push_back(copies_of(values[i]));
+      }
+      const Folding folding = folding_of(ReduceOp::kSum, size);
+      Members members(size, [&](Place place) {
+        return all_reduce_algorithm(place, values[place.own], folding, AllReduceWay::kShares);
+      });
+      Members neighbours(size, [&](Place place) {
+        return all_reduce_algorithm(place, others[place.own], folding, AllReduceWay::kShares,
+                                    every_second_time());
+      });
+      members.run();
+      neighbours.run();
+
+      for (size_t i = 0; i < size; ++i) {
+        for (size_t k = 0; k < 2; ++k) EXPECT_TRUE(at::equal(values[i][k], others[i][k]));
+      }
+    }
+  }
+}
+
+TEST(Algorithm, WhatIsInSharedMemoryLasts) {
+  SharedMemory memory = every_second_time();
+  const auto course =
+      all_reduce_algorithm({0, 2}, {at::ones({kManyOfTwo + 2})}, {}, AllReduceWay::kShares, memory);
+  for (const auto& each : course->begin()) EXPECT_FALSE(each.lasting);  // the caller's own tensors
+  const auto sendings = course->go_on(0, {{}, {at::ones({kManyOfTwo / 2 + 1})}});
+  ASSERT_EQ(sendings.size(), 1u);
+  EXPECT_TRUE(sendings[0].lasting);
 }
 
 std::vector<at::Tensor> all_reduced(std::vector<at::Tensor> values, AllReduceWay way, ReduceOp op) {

@@ -30,7 +30,14 @@ struct Plan {
   int root = 0;
   ReduceOp op = ReduceOp::kSum;
   AllReduceWay way = AllReduceWay::kAutomatic;
+  bool shares_memory = false;
 };
+
+Tensors in_other_memory(const Tensors& like) {
+  Tensors tensors;
+  for (const at::Tensor& each : like) tensors.push_back(at::empty_like(each));
+  return tensors;
+}
 
 Plan random_plan(World& world) {
   Plan plan;
@@ -38,11 +45,12 @@ Plan random_plan(World& world) {
   // Copied when sent; sent as it is; and too much for whoever brings the last chunk.
   plan.elements = std::vector<int64_t>{0, 1, 7, 300, 9000, 20'001}[world.pick(6)];
   // In several segments.
-  if (world.one_in(60)) plan.elements = 700'001;
+  if (world.one_in(60)) plan.elements = 1'300'001;
   plan.type = world.one_in(2) ? at::kFloat : at::kLong;
   plan.root = static_cast<int>(world.pick(world.size()));
   plan.op = world.one_in(3) ? ReduceOp::kMax : ReduceOp::kSum;
   plan.way = static_cast<AllReduceWay>(world.pick(4));
+  plan.shares_memory = world.one_in(2);
   return plan;
 }
 
@@ -115,7 +123,8 @@ class Begun {
     const Folding folding{plan_.op};
     switch (plan_.kind) {
       case Kind::kAllReduce:
-        return all_reduce_algorithm(place_, tensors_, folding, plan_.way);
+        return all_reduce_algorithm(place_, tensors_, folding, plan_.way,
+                                    plan_.shares_memory ? &in_other_memory : SharedMemory());
       case Kind::kBroadcast:
         return broadcast_algorithm(place_, tensors_, static_cast<size_t>(plan_.root));
       case Kind::kAllGather:

@@ -90,7 +90,7 @@ class World {
    public:
     Fake(World& world, int rank) : world_(world), rank_(rank) {}
     base::Time now() const override { return world_.clock.now(); }
-    void send(int to, const Chunk& chunk, std::function<void()> arrived) override {
+    void send(int to, const Chunk& chunk, bool, std::function<void()> arrived) override {
       world_.on_send();
       world_.packets.push_back({rank_, to, chunk, std::move(arrived)});
     }

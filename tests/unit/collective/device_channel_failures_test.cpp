@@ -303,7 +303,7 @@ TEST_F(DeviceChannelFailures, TheCauseIsKnownAlsoWhenTheGroupIsGone) {
 class Nobody final : public Channel::Outside {
  public:
   base::Time now() const override { return std::chrono::steady_clock::now(); }
-  void send(int, const collective::Chunk&, std::function<void()>) override {}
+  void send(int, const collective::Chunk&, bool, std::function<void()>) override {}
   void later(std::function<void()> task) override { task(); }
   void watch() override {}
   void tell_failed(const Error&) override {}
