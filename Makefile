@@ -9,18 +9,19 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 RUNS ?= 5000000
 MINUTES ?= 15
+KILLS ?= 1000
 
 configure = cmake --preset $(1) $(CMAKE_ARGS)
 compile = cmake --build build/$(1) --parallel $(JOBS)
 check = ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint programs bench asan tsan fuzz model soak install format clean
+.PHONY: help build run test lint programs bench asan tsan fuzz model soak neighbours install format clean
 
 help: ## this list
 	@sed -nE 's/^([a-z ]+):.*## (.*)/make \1\n      \2/p' $(firstword $(MAKEFILE_LIST))
 
-build: ## everything but benchmarks and the soak, into build/release
+build: ## everything but benchmarks, the soak and the neighbours, into build/release
 	@scripts/bootstrap
 	$(call configure,release)
 	$(call compile,release)
@@ -40,10 +41,10 @@ lint: ## formatting; the library by clang: lock annotations, each file and publi
 	$(call configure,clang)
 	$(call compile,clang)
 
-programs: ## benchmarks and the soak, which the suite does not need, into build/release
+programs: ## benchmarks, the soak and the neighbours, which the suite does not need, into build/release
 	@scripts/bootstrap
 	$(call configure,release)
-	$(call compile,release) --target benchmarks weft_soak
+	$(call compile,release) --target benchmarks weft_soak weft_neighbours
 
 bench: ## measure against the raw limits; writes a table and JSON
 	@scripts/bootstrap build bench
@@ -72,6 +73,17 @@ soak: ## everything at once over 4 processes, with faults, for MINUTES (default 
 	$(call configure,release)
 	$(call compile,release) --target weft_soak
 	build/release/tests/soak/weft_soak $(MINUTES)
+
+neighbours: ## workers of one host: KILLS are killed; for MINUTES each, one is hostile, and 16 send to all; needs root
+	@scripts/bootstrap
+	$(call configure,release)
+	$(call compile,release) --target weft_neighbours
+	$(call configure,asan)
+	$(call compile,asan) --target weft_neighbours
+	build/release/tests/neighbours/weft_neighbours kills $(KILLS)
+	ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0 \
+	  build/asan/tests/neighbours/weft_neighbours scribbles $$((60 * $(MINUTES)))
+	build/release/tests/neighbours/weft_neighbours all_to_all 16 $$((60 * $(MINUTES)))
 
 install: build ## library, headers, tool and CMake package into PREFIX
 	cmake --install build/release --prefix $(PREFIX)
