@@ -60,8 +60,8 @@ Arena* Arena::of_this_process() {
   } catch (const Error& error) {
     impossible = true;
     base::log(LogLevel::kWarning, "weft",
-              "large tensors go to other processes of this host through smaller buffers: " +
-                  error.message());
+              "large tensors go to other processes of this host through smaller buffers: {}",
+              error.message());
     return nullptr;
   }
 }
@@ -130,7 +130,12 @@ c10::DataPtr Arena::allocate(size_t bytes) {
   }
   const std::optional<Extent> extent = extents_.allocate(bytes);
   if (!extent) return {};
-  holders_.emplace(extent->start, 1);
+  try {
+    holders_.emplace(extent->start, 1);
+  } catch (...) {  // no memory
+    extents_.free(extent->start);
+    throw;
+  }
   void* data = memory_.data() + extent->start;
   return {data, data, &Arena::free, c10::Device(c10::DeviceType::CPU)};
 }
@@ -217,9 +222,8 @@ size_t Arena::untaken_bytes(uint64_t number) {
 }
 
 void Arena::collect() {
-  std::vector<uint32_t> over;
-  lender_.collect([&over](uint32_t loan) { over.push_back(loan); });
-  for (const uint32_t loan : over) finish_loan(loan);
+  // Called before collect() returns, and so with the lock.
+  lender_.collect([this](uint32_t loan) WEFT_UNCHECKED_LOCKING { finish_loan(loan); });
 }
 
 void Arena::finish_loan(uint32_t loan) {

@@ -6,7 +6,10 @@
 
 namespace weft::arena {
 
-Extents::Extents(size_t bytes) : touched_in_(bytes / kChunk) { add_free({0, bytes}); }
+Extents::Extents(size_t bytes) : touched_in_(bytes / kChunk) {
+  parts_.emplace(0, Part{bytes, {}});
+  free_by_size_.emplace(bytes, 0);
+}
 
 std::optional<Extent> Extents::allocate(size_t bytes) {
   const size_t wanted = rounded(bytes);
@@ -15,51 +18,66 @@ std::optional<Extent> Extents::allocate(size_t bytes) {
   if (found == free_by_size_.end()) return std::nullopt;
   const Extent whole{found->second, found->first};
   const Extent taken{whole.start, wanted};
-  remove_free(whole);
-  if (whole.bytes > wanted) add_free({taken.end(), whole.bytes - wanted});
-  used_extents_.emplace(taken.start, taken.bytes);
+  if (whole.bytes > wanted) split(whole, wanted);
+  Part& part = parts_.find(taken.start)->second;
+  part.bytes = wanted;
+  part.by_size = free_by_size_.extract(found);
   used_ += wanted;
   touch(taken);
   return taken;
 }
 
-void Extents::free(size_t start) {
-  const auto found = used_extents_.find(start);
-  Extent extent{start, found->second};
-  used_extents_.erase(found);
-  used_ -= extent.bytes;
-  touch(extent);
-  const auto after = free_.lower_bound(start);
-  if (after != free_.begin()) {
-    const auto before = std::prev(after);
-    const Extent neighbour{before->first, before->second};
-    if (neighbour.end() == extent.start) {
-      remove_free(neighbour);
-      extent = {neighbour.start, neighbour.bytes + extent.bytes};
-    }
+// The second part of what is free becomes one of its own. The first one is left to the caller.
+void Extents::split(const Extent& whole, size_t at) {
+  const Extent rest{whole.start + at, whole.bytes - at};
+  const auto part = parts_.emplace(rest.start, Part{rest.bytes, {}}).first;
+  try {
+    free_by_size_.emplace(rest.bytes, rest.start);
+  } catch (...) {
+    parts_.erase(part);
+    throw;
   }
-  if (after != free_.end() && after->first == extent.end()) {
-    const Extent neighbour{after->first, after->second};
-    remove_free(neighbour);
-    extent.bytes += neighbour.bytes;
+}
+
+void Extents::free(size_t start) noexcept {
+  auto part = parts_.find(start);
+  used_ -= part->second.bytes;
+  touch({start, part->second.bytes});
+  SizeNode by_size = std::move(part->second.by_size);
+  if (const auto after = std::next(part); after != parts_.end() && after->second.is_free()) {
+    free_by_size_.erase({after->second.bytes, after->first});
+    part = join(part, after);
   }
-  add_free(extent);
+  if (part != parts_.begin() && std::prev(part)->second.is_free()) {
+    const auto before = std::prev(part);
+    free_by_size_.erase({before->second.bytes, before->first});
+    part = join(before, part);
+  }
+  by_size.value() = {part->second.bytes, part->first};
+  free_by_size_.insert(std::move(by_size));
+}
+
+Extents::Parts::iterator Extents::join(Parts::iterator part, Parts::iterator after) noexcept {
+  part->second.bytes += after->second.bytes;
+  parts_.erase(after);
+  return part;
 }
 
 std::optional<Extent> Extents::find(size_t at) const {
-  auto found = used_extents_.upper_bound(at);
-  if (found == used_extents_.begin()) return std::nullopt;
+  auto found = parts_.upper_bound(at);
+  if (found == parts_.begin()) return std::nullopt;
   --found;
-  const Extent extent{found->first, found->second};
-  return at < extent.end() ? std::optional(extent) : std::nullopt;
+  const Extent extent{found->first, found->second.bytes};
+  return !found->second.is_free() && at < extent.end() ? std::optional(extent) : std::nullopt;
 }
 
 std::vector<Extent> Extents::take_stale() {
   std::vector<Extent> stale;
   const uint32_t now = period_++;
-  for (const auto& [start, bytes] : free_) {
+  for (const auto& [start, part] : parts_) {
+    if (!part.is_free()) continue;
     const size_t first = (start + kChunk - 1) / kChunk;
-    const size_t end = (start + bytes) / kChunk;
+    const size_t end = (start + part.bytes) / kChunk;
     for (size_t chunk = first; chunk < end; ++chunk) {
       if (touched_in_[chunk] == 0 || touched_in_[chunk] == now) continue;
       touched_in_[chunk] = 0;
@@ -74,17 +92,7 @@ std::vector<Extent> Extents::take_stale() {
   return stale;
 }
 
-void Extents::add_free(Extent extent) {
-  free_.emplace(extent.start, extent.bytes);
-  free_by_size_.emplace(extent.bytes, extent.start);
-}
-
-void Extents::remove_free(const Extent& extent) {
-  free_.erase(extent.start);
-  free_by_size_.erase({extent.bytes, extent.start});
-}
-
-void Extents::touch(const Extent& extent) {
+void Extents::touch(const Extent& extent) noexcept {
   const size_t last = (extent.end() - 1) / kChunk;
   for (size_t chunk = extent.start / kChunk; chunk <= last; ++chunk) touched_in_[chunk] = period_;
 }

@@ -36,8 +36,8 @@ class Extents {
 
   /// Nothing if no free part is large enough. `bytes` is not zero.
   std::optional<Extent> allocate(size_t bytes);
-  /// `start` is that of an extent that allocate() gave.
-  void free(size_t start);
+  /// `start` is that of an extent that allocate() gave. Needs no memory, so that it cannot fail.
+  void free(size_t start) noexcept;
 
   /// The used extent that `at` lies in.
   std::optional<Extent> find(size_t at) const;
@@ -50,13 +50,22 @@ class Extents {
   static constexpr size_t rounded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
  private:
-  void add_free(Extent extent);
-  void remove_free(const Extent& extent);
-  void touch(const Extent& extent);
+  using BySize = std::set<std::pair<size_t, size_t>>;  // bytes, start
+  using SizeNode = BySize::node_type;
+  struct Part {
+    size_t bytes;
+    SizeNode by_size;  // while it is used: what enters it among the free ones again
 
-  std::map<size_t, size_t> free_;                     // bytes by start; no two are adjacent
-  std::set<std::pair<size_t, size_t>> free_by_size_;  // bytes, start
-  std::map<size_t, size_t> used_extents_;             // bytes by start
+    bool is_free() const { return by_size.empty(); }
+  };
+  using Parts = std::map<size_t, Part>;  // by start
+
+  void split(const Extent& whole, size_t at);
+  Parts::iterator join(Parts::iterator part, Parts::iterator after) noexcept;
+  void touch(const Extent& extent) noexcept;
+
+  Parts parts_;  // of two that are adjacent, one is used
+  BySize free_by_size_;
   size_t used_ = 0;
 
   uint32_t period_ = 1;               // counts the calls of take_stale()

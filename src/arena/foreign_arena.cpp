@@ -50,9 +50,13 @@ std::shared_ptr<ForeignArena> ForeignArena::map(const transport::PrivateDescript
     Decoder::fail("a tensor in an arena that was not handed over");
   const Identity identity{status.st_dev, status.st_ino};
   Mapped& mapped = Mapped::all();
+  // Both are destroyed without the lock, which the destructor takes.
+  std::unique_ptr<ForeignArena> made;
+  std::shared_ptr<ForeignArena> arena;
   const base::MutexLock lock(mapped.mutex);
   if (const auto known = mapped.arenas.find(identity); known != mapped.arenas.end()) {
-    if (std::shared_ptr<ForeignArena> same = known->second.lock()) return same;
+    arena = known->second.lock();
+    if (arena) return arena;
   }
   const auto bytes = static_cast<size_t>(status.st_size);
   if (bytes <= ArenaLayout::kDataStart || bytes > ArenaLayout::kMostBytes)
@@ -61,8 +65,10 @@ std::shared_ptr<ForeignArena> ForeignArena::map(const transport::PrivateDescript
   const auto& layout = *reinterpret_cast<const ArenaLayout*>(memory.data());
   if (layout.magic.load(std::memory_order_acquire) != ArenaLayout::kMagic)
     Decoder::fail("memory that is no arena");
-  std::shared_ptr<ForeignArena> arena(new ForeignArena(std::move(memory), identity));
-  mapped.arenas[identity] = arena;
+  std::weak_ptr<ForeignArena>& entry = mapped.arenas[identity];
+  made.reset(new ForeignArena(std::move(memory), identity));
+  arena = std::move(made);
+  entry = arena;
   return arena;
 }
 

@@ -20,6 +20,8 @@ std::optional<uint32_t> Lender::offer() {
     numbers_.pop_back();
   } else if (lent_.size() < LoanTable::kLoans) {
     loan = limit();
+    // Room for all, so that a loan that ends needs no memory.
+    if (numbers_.capacity() <= loan) numbers_.reserve(2 * (loan + size_t{1}));
     lent_.push_back(false);
   } else {
     return std::nullopt;

@@ -312,8 +312,8 @@ void Contexts::on_member_gone(const WorkerInfo& member, const Error& why) {
   }
   if (ended == 0) return;
   base::log(LogLevel::kInfo, runtime_->name(),
-            fmt::format("{} autograd contexts end with {}, which made them: {}", ended, member.name,
-                        why.message()));
+            "{} autograd contexts end with {}, which made them: {}", ended, member.name,
+            why.message());
 }
 
 void Contexts::describe(DebugInfo& info) {

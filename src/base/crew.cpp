@@ -375,7 +375,7 @@ bool Crew::spawn(Duty duty) {
       count_end();
     }
     if (!no_more_threads_.exchange(true, std::memory_order_relaxed))
-      log(LogLevel::kError, name_, std::string("cannot start a thread: ") + error.what());
+      log(LogLevel::kError, name_, "cannot start a thread: {}", error.what());
     note_unassigned(duty);
     if (duty.kind == Duty::Kind::kHelp) wake_leaders();
     return false;

@@ -173,8 +173,9 @@ size_t wait_for_any(std::span<FutureCore* const> futures) {
 void log_escaped_exception() noexcept {
   try {
     base::log(LogLevel::kError, "future",
-              "a callback given to on_ready() threw " + describe_current_exception() +
-                  "; nobody is told of it: catch it there, or use then()");
+              "a callback given to on_ready() threw {}; nobody is told of it: catch it there, or "
+              "use then()",
+              describe_current_exception());
   } catch (...) {
     // There is no memory for a line of the log.
   }

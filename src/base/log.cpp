@@ -53,14 +53,20 @@ void set_log_sink(LogSink sink) {
 
 namespace base {
 
-void log(LogLevel level, const std::string& who, const std::string& line) {
+void log_formatted(LogLevel level, std::string_view who, fmt::string_view format,
+                   fmt::format_args arguments) noexcept {
   static constexpr const char* kNames[] = {"info", "warning", "error"};
   std::shared_ptr<const LogSink> sink;
   {
     const base::MutexLock lock(holder().mutex);
     sink = holder().sink;
   }
-  (*sink)(level, "weft[" + who + "] " + kNames[static_cast<int>(level)] + ": " + line);
+  try {
+    (*sink)(level, fmt::format("weft[{}] {}: {}", who, kNames[static_cast<int>(level)],
+                               fmt::vformat(format, arguments)));
+  } catch (...) {
+    // One line less in the log.
+  }
 }
 
 }  // namespace base

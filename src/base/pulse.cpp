@@ -38,7 +38,7 @@ void Pulse::run() {
   int left = kTicksAfterActivity;  // ticks before this thread sleeps
   while (!stopping_.load(std::memory_order_relaxed)) {
     std::this_thread::sleep_for(kTick);
-    for (auto& on_tick : listeners_) on_tick();
+    tick();
     const int activity = activity_.exchange(kNone, std::memory_order_seq_cst);
     --left;
     if (activity == kBusy) left = kTicksAfterActivity;
@@ -46,6 +46,16 @@ void Pulse::run() {
     if (left > 0) continue;
     sleep_until_touched();
     left = kTicksAfterBriefActivity;  // or more, as the next tick sees
+  }
+}
+
+void Pulse::tick() {
+  for (auto& on_tick : listeners_) {
+    try {
+      on_tick();
+    } catch (const std::bad_alloc&) {
+      // There may be memory at the next tick.
+    }
   }
 }
 

@@ -43,6 +43,7 @@ class Pulse {
   }
   void run();
   void wake();
+  void tick();
   void sleep_until_touched();
 
   std::vector<std::function<void()>> listeners_;

@@ -248,8 +248,8 @@ void Plan::remove_old() {
     keep_only(directory_, kept);  // here first: this worker has the manifests
     have_removed<keep_only>(directory_, kept);
   } catch (const Error& error) {
-    base::log(LogLevel::kWarning, own_name(),
-              "old checkpoints were not removed: " + error.message());
+    base::log(LogLevel::kWarning, own_name(), "old checkpoints were not removed: {}",
+              error.message());
   }
 }
 

@@ -252,7 +252,7 @@ ShutdownReport AgentCore::shutdown() {
   }
   if (!names.empty()) {
     base::log(LogLevel::kWarning, runtime_->name(),
-              "shut down without these workers, which are gone: " + names);
+              "shut down without these workers, which are gone: {}", names);
   }
   stop(/*let_replies_out=*/true, kHandlerPatience);
   return report_;

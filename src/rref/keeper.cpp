@@ -196,7 +196,7 @@ void Keeper::on_member_gone(const WorkerInfo& member, const Error&) {
 
 void Keeper::report_leaks() {
   for (const std::string& leak : describe_leaks(census())) {
-    base::log(LogLevel::kWarning, runtime_->name(), leak);
+    base::log(LogLevel::kWarning, runtime_->name(), "{}", leak);
   }
 }
 

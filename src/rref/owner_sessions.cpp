@@ -219,10 +219,10 @@ void OwnerSessions::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
     given_up = changes.lost.size();
   }
   if (given_up > 0) {
-    base::log(LogLevel::kWarning, runtime_->name(),
-              fmt::format("{} references were given up by their owner, who had not heard of this "
-                          "worker for {} s",
-                          given_up, std::chrono::duration<double>(lease_).count()));
+    base::log(
+        LogLevel::kWarning, runtime_->name(),
+        "{} references were given up by their owner, who had not heard of this worker for {} s",
+        given_up, std::chrono::duration<double>(lease_).count());
   }
   finish(aftermath);
   // Releases that came meanwhile may wait for more of them.

@@ -67,7 +67,7 @@ class Connection : public EventSource {
   /// To be called on a connection made by connect() when it has become writable. Throws Refused if
   /// nobody listens there, or kUnavailable, unless the connection is established.
   virtual void check_connected() {}
-  virtual std::string remote_address() const = 0;
+  virtual const std::string& remote_address() const = 0;
   /// How bytes go: "tcp", "shm".
   virtual std::string way() const = 0;
   /// Null unless descriptors can go beside the bytes.

@@ -21,7 +21,7 @@ class SocketConnection : public Connection {
   void close_both_ways() override;
   void finish_sending() override;
   void check_connected() override;
-  std::string remote_address() const override { return remote_; }
+  const std::string& remote_address() const override { return remote_; }
   std::string way() const override { return way_; }
 
  protected:

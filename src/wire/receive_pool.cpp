@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
@@ -21,10 +22,12 @@ constexpr size_t kPage = 4096;
 }  // namespace
 
 struct ReceivePool::Block {
-  void* memory;
-  size_t bytes;
+  void* memory = MAP_FAILED;
+  size_t bytes = 0;
   std::shared_ptr<ReceivePool> pool;  // set while a tensor has it
-  ~Block() { munmap(memory, bytes); }
+  ~Block() {
+    if (memory != MAP_FAILED) munmap(memory, bytes);
+  }
 };
 
 ReceivePool::ReceivePool(size_t keep_bytes) : keep_bytes_(keep_bytes) {}
@@ -41,14 +44,14 @@ c10::DataPtr ReceivePool::allocate(size_t bytes) {
   if (bytes < kSmallest) return c10::GetCPUAllocator()->allocate(bytes);
   std::unique_ptr<Block> block = find(bytes);
   if (!block) {
-    const size_t rounded = (bytes + kPage - 1) / kPage * kPage;
-    void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
+    block = std::make_unique<Block>();
+    block->bytes = (bytes + kPage - 1) / kPage * kPage;
+    block->memory = mmap(nullptr, block->bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block->memory == MAP_FAILED) {
       throw Error(ErrorCode::kLimitExceeded,
                   fmt::format("no memory for a tensor of {} bytes: {}", bytes, strerror(errno)));
     }
-    block = std::unique_ptr<Block>(new Block{memory, rounded, nullptr});
   }
   block->pool = shared_from_this();
   void* memory = block->memory;
@@ -75,9 +78,13 @@ void ReceivePool::give_back(void* context) {
 void ReceivePool::keep_or_unmap(std::unique_ptr<Block> block) {
   const base::MutexLock lock(mutex_);
   if (kept_ + block->bytes > keep_bytes_) return;
-  kept_ += block->bytes;
   const size_t bytes = block->bytes;
-  free_.emplace(bytes, std::move(block));
+  try {
+    free_.emplace(bytes, std::move(block));
+  } catch (const std::bad_alloc&) {
+    return;  // not kept: this is called where a tensor ends, and that cannot fail
+  }
+  kept_ += bytes;
 }
 
 void ReceivePool::clear() {

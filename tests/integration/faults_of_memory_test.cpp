@@ -6,6 +6,8 @@
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -32,11 +34,18 @@ size_t address_space() {
   return pages * 4096;
 }
 
-// From now on this process may have so much more memory.
-void leave_bytes(size_t more) {
+// From now on this process may have so much more memory. Threads and connections that begin take
+// address space by the hundred megabytes: called when none does.
+void leave_bytes(int64_t more) {
+  size_t used = 0;
+  REQUIRE_THAT(eventually([&used] {
+    const size_t before = std::exchange(used, address_space());
+    std::this_thread::sleep_for(20ms);
+    return used == before;
+  }));
   rlimit limit{};
   getrlimit(RLIMIT_AS, &limit);
-  limit.rlim_cur = address_space() + more;
+  limit.rlim_cur = used + static_cast<size_t>(more);
   REQUIRE_THAT(setrlimit(RLIMIT_AS, &limit) == 0);
 }
 
@@ -56,11 +65,9 @@ void require_typed_error(const F& call) {
 
 SCENARIO(faults_memory_of_a_callee) {
   init_rpc(worker(rank));
-  if (rank == 1) {
-    leave_bytes(100 << 20);
-    return serve();
-  }
+  if (rank == 1) return serve();
   REQUIRE_THAT(rpc_sync<echo_number>("worker1", 1) == 1);
+  rpc_sync<leave_bytes>("worker1", 100 << 20);
   const std::string long_text(150 << 20, 'x');
   const std::vector<Sample> samples(3'000'000, Sample{"a name that is not short", {1, 2, 3}});
   for (int i = 0; i < 3; ++i) {

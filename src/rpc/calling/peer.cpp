@@ -177,9 +177,8 @@ void Peer::on_time(base::Time now) {
   lock.unlock();
 
   if (suspect) {
-    base::log(LogLevel::kWarning, runtime_->name(),
-              fmt::format("{} has been silent for {} ms", member_.info.name,
-                          silence / std::chrono::milliseconds(1)));
+    base::log(LogLevel::kWarning, runtime_->name(), "{} has been silent for {} ms",
+              member_.info.name, silence / std::chrono::milliseconds(1));
   }
   for (Call* call : expired) settle_expired(*call);
   if (lost) {

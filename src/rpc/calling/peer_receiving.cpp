@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -251,8 +252,8 @@ void Peer::take_frames(const detail::Ref<Link>& link) {
       }
     }
   } catch (const Error& error) {
-    base::log(LogLevel::kWarning, runtime_->name(),
-              fmt::format("closing the connection to {}: {}", member_.info.name, error.message()));
+    base::log(LogLevel::kWarning, runtime_->name(), "closing the connection to {}: {}",
+              member_.info.name, error.message());
     runtime_->counters.bad_connections.add();
     on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, error.message()));
   } catch (const std::exception& error) {  // no memory, which libtorch says in its own way
@@ -301,12 +302,18 @@ void Peer::settle_reply(Call& call, wire::Frame& frame) {
       Decoder result(body, frame.tensors, &arrival);
       call.settle_with(result, &runtime_->io);
     }
+  } catch (const std::bad_alloc&) {
+    settle_refused(call, Error(ErrorCode::kLimitExceeded,
+                               fmt::format("there is no memory for the result of {} on {}",
+                                           Access::function(call)->name, member_.info.name))
+                             .after_sending());
   } catch (const std::exception& error) {
     const auto* typed = dynamic_cast<const Error*>(&error);
-    settle_refused(
-        call, Error(typed ? typed->code() : ErrorCode::kBadMessage,
-                    fmt::format("the result of {} on {} does not decode: {}",
-                                Access::function(call)->name, member_.info.name, error.what())));
+    settle_refused(call,
+                   Error(typed ? typed->code() : ErrorCode::kBadMessage,
+                         fmt::format("the result of {} on {} does not decode: {}",
+                                     Access::function(call)->name, member_.info.name, error.what()))
+                       .after_sending());
   }
   note_settled(call);
   future.release();  // the table's

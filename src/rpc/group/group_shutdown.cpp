@@ -104,9 +104,8 @@ void GroupShutdown::clear() {
 void GroupShutdown::hint_if_due() {
   const base::Time now = agent_.runtime().clock->now();
   if (!hint_.is_due(now)) return;
-  base::log(LogLevel::kWarning, agent_.runtime().name(),
-            fmt::format("shutdown() has waited {} s: {}",
-                        hint_.waited(now) / std::chrono::seconds(1), what_it_waits_for()));
+  base::log(LogLevel::kWarning, agent_.runtime().name(), "shutdown() has waited {} s: {}",
+            hint_.waited(now) / std::chrono::seconds(1), what_it_waits_for());
 }
 
 std::string GroupShutdown::what_it_waits_for() {
@@ -202,7 +201,7 @@ void GroupShutdown::on_asked(int rank, const Future<void>& answer) {
 }
 
 void GroupShutdown::on_gone(int rank, const Error& why) {
-  base::log(LogLevel::kInfo, agent_.runtime().name(), why.message());
+  base::log(LogLevel::kInfo, agent_.runtime().name(), "{}", why.message());
   with_termination([&]() WEFT_REQUIRES(mutex_) { termination_.on_dead(rank); });
 }
 

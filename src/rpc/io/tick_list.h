@@ -38,28 +38,27 @@ class TickList {
   void add(Ticking& ticking) {
     if (ticking.listed_.load(std::memory_order_seq_cst)) return;
     if (ticking.listed_.exchange(true, std::memory_order_seq_cst)) return;
-    const base::MutexLock lock(mutex_);
-    if (!closed_) list_.push_back(detail::Ref<Ticking>::share(&ticking));
+    try {
+      const base::MutexLock lock(mutex_);
+      if (!closed_) list_.push_back(detail::Ref<Ticking>::share(&ticking));
+    } catch (...) {  // no memory
+      ticking.listed_.store(false, std::memory_order_seq_cst);
+      throw;
+    }
   }
 
-  /// Called by the pulse.
+  /// Called by the pulse. What a tick that throws has not come to stays for the one after the next.
   void on_tick() {
     {
       const base::MutexLock lock(mutex_);
       current_.swap(list_);
     }
-    std::vector<detail::Ref<Ticking>> stay;
     for (auto& each : current_) {
       // Not listed while it decides: an add() that comes meanwhile enters it again.
       each->listed_.store(false, std::memory_order_seq_cst);
-      if (each->on_tick() && !each->listed_.exchange(true, std::memory_order_seq_cst))
-        stay.push_back(std::move(each));
+      if (each->on_tick()) add(*each);
     }
     current_.clear();
-    const base::MutexLock lock(mutex_);
-    if (closed_) return;
-    list_.insert(list_.end(), std::make_move_iterator(stay.begin()),
-                 std::make_move_iterator(stay.end()));
   }
 
   /// Lets go of everything; nothing is added any more.

@@ -224,9 +224,8 @@ void Acceptor::log_turned_away(const std::string& from, const std::string& why) 
   }
   log_again_at_ = now + kLogInterval;
   const uint64_t others = std::exchange(not_logged_, 0);
-  base::log(LogLevel::kWarning, runtime_->name(),
-            fmt::format("turned away a connection from {}: {}{}", from, why,
-                        others ? fmt::format(" (and {} more before)", others) : ""));
+  base::log(LogLevel::kWarning, runtime_->name(), "turned away a connection from {}: {}{}", from,
+            why, others ? fmt::format(" (and {} more before)", others) : "");
 }
 
 }  // namespace weft::rpc

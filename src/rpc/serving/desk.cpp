@@ -95,9 +95,8 @@ void Desk::drop(ServingLink& link, const std::string& why, bool suspicious) {
   if (std::exchange(link.lost, true)) return;
   if (suspicious) {
     runtime_.counters.bad_connections.add();
-    base::log(LogLevel::kWarning, runtime_.name(),
-              fmt::format("closing the connection of {} from {}: {}", link.caller().name,
-                          link.link().connection().remote_address(), why));
+    base::log(LogLevel::kWarning, runtime_.name(), "closing the connection of {} from {}: {}",
+              link.caller().name, link.link().connection().remote_address(), why);
   }
   unwatch(link);
   link.link().close();

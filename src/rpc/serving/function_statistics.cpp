@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <utility>
 
 #include "rpc/functions/function_table.h"
@@ -35,23 +36,25 @@ FunctionStatistics::~FunctionStatistics() {
   for (size_t i = 0; i < observe::kShards * functions_; ++i) delete cells_[i].load();
 }
 
-FunctionStatistics::Cell& FunctionStatistics::cell_of(uint32_t place) {
+// Null: there is no memory.
+FunctionStatistics::Cell* FunctionStatistics::cell_of(uint32_t place) noexcept {
   std::atomic<Cell*>& slot = cells_[observe::this_shard() * functions_ + place];
   Cell* cell = slot.load(std::memory_order_acquire);
-  if (cell) return *cell;
-  auto fresh = std::make_unique<Cell>();
-  if (slot.compare_exchange_strong(cell, fresh.get(), std::memory_order_acq_rel))
-    return *fresh.release();
-  return *cell;  // another thread of this shard was quicker
+  if (cell) return cell;
+  std::unique_ptr<Cell> fresh(new (std::nothrow) Cell);
+  if (!fresh || slot.compare_exchange_strong(cell, fresh.get(), std::memory_order_acq_rel))
+    return fresh.release();
+  return cell;  // another thread of this shard was quicker
 }
 
-void FunctionStatistics::record(uint32_t function, bool failed, base::Duration took) {
+void FunctionStatistics::record(uint32_t function, bool failed, base::Duration took) noexcept {
   const uint32_t place = place_of(function);
-  Cell& cell = cell_of(place);
-  cell.served.fetch_add(1, std::memory_order_relaxed);
-  if (failed) cell.failed.fetch_add(1, std::memory_order_relaxed);
+  Cell* const cell = cell_of(place);
+  if (!cell) return;
+  cell->served.fetch_add(1, std::memory_order_relaxed);
+  if (failed) cell->failed.fetch_add(1, std::memory_order_relaxed);
   if (took.count() < 0) return;
-  cell.handler.record(took.count());
+  cell->handler.record(took.count());
   std::atomic<int64_t>& usual = usual_[place];
   const int64_t before = usual.load(std::memory_order_relaxed);
   // A thread that lost its CPU for a moment does not make a short function a long one.

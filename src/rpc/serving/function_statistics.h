@@ -25,7 +25,7 @@ class FunctionStatistics {
   ~FunctionStatistics();
 
   /// A call was answered. `took`: the time in user code; negative if it never got there.
-  void record(uint32_t function, bool failed, base::Duration took);
+  void record(uint32_t function, bool failed, base::Duration took) noexcept;
   /// What the function has taken lately; zero if it has not run.
   base::Duration usual(uint32_t function) const {
     return base::Duration(usual_[place_of(function)].load(std::memory_order_relaxed));
@@ -44,7 +44,7 @@ class FunctionStatistics {
   uint32_t place_of(uint32_t function) const {
     return function < functions_ ? function : functions_ - 1;
   }
-  Cell& cell_of(uint32_t place);
+  Cell* cell_of(uint32_t place) noexcept;
 
   const uint32_t functions_;
   // Written only when it changes by much: every call reads it.

@@ -169,8 +169,8 @@ void IncomingCall::run_from_backlog() {
 void IncomingCall::give_up(const std::string& why) {
   link_->link().close();
   base::log(LogLevel::kError, server_.runtime().name(),
-            fmt::format("closing the connection from {}: {} could not be answered: {}",
-                        link_->caller().name, function_.name, why));
+            "closing the connection from {}: {} could not be answered: {}", link_->caller().name,
+            function_.name, why);
 }
 
 void IncomingCall::decode_parked() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/serving/serving_link.h"
 
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -174,6 +175,11 @@ void ServingLink::cancel_all() {
     closed_ = true;
     line.swap(line_);
     line_length_.store(0, std::memory_order_release);
+    try {
+      calls.reserve(call_count_.load(std::memory_order_relaxed));
+    } catch (const std::bad_alloc&) {
+      return;  // they are not told, and run to their end
+    }
     calls_.for_each([&calls](IncomingCall& call) {
       if (call.try_add_ref()) calls.push_back(detail::Ref<IncomingCall>::adopt(&call));
     });

@@ -40,7 +40,7 @@ class ShmConnection final : public Connection, private DescriptorLane {
   void close_both_ways() override;
   void finish_sending() override;
   Readiness wait(uint32_t interest, std::optional<base::Duration> limit) override;
-  std::string remote_address() const override { return remote_; }
+  const std::string& remote_address() const override { return remote_; }
   std::string way() const override { return "shm"; }
   bool polls_cheaply() const override { return true; }
   DescriptorLane* descriptor_lane() override { return this; }
