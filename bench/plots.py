@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Draws the figures of bench/run as SVG: calls/s against clients and against the time of a function,
-and all_reduce against members. Run by itself: plots.py BENCH.JSON DIRECTORY."""
+"""Draws the figures of bench/run as SVG: calls/s against clients and against the time of a function, all_reduce
+against members, and time and bandwidth against the size of a message. Run by itself: plots.py BENCH.JSON DIRECTORY."""
 
 import json
 import math
@@ -9,8 +9,8 @@ import re
 import sys
 
 WIDTH, HEIGHT = 640, 400
-LEFT, RIGHT, TOP, BOTTOM = 76, 168, 40, 52
-COLORS = ["#1b6ca8", "#c8553d", "#3a7d44", "#7b4fa3", "#8a6d1d", "#444444"]
+LEFT, RIGHT, TOP, BOTTOM = 76, 180, 40, 52
+COLORS = ["#1b6ca8", "#c8553d", "#3a7d44", "#7b4fa3", "#8a6d1d", "#444444", "#2a9d8f", "#b5179e"]
 
 
 class Axis:
@@ -135,10 +135,51 @@ def against_members(records):
                 y_axis_of(decade_ticks(ratios), True), series, ["as fast as Gloo"])
 
 
+SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+
+
+def by_size(records):
+    """{name: [(bytes, microseconds there and back), ...]} of row 35, Weft first, and the sizes' names."""
+    series, names = {"Weft, same host": [], "Weft over TCP": []}, {}
+    for record in records:
+        match = record["row"] == 35 and re.match(r"(\d+) (B|KiB|MiB) there and back, (.*)", record.get("what", ""))
+        if not match or "not_measured" in record or not record["weft_value"]:
+            continue
+        size = int(match[1]) * SIZES[match[2]]
+        names[size] = f"{match[1]} {match[2]}"
+        weft = series["Weft, same host" if match[3] == "same host" else "Weft over TCP"]
+        if size not in dict(weft):
+            weft.append((size, record["weft_value"]))
+        anchor = record["anchor"].replace(" through shared memory", ", same host")
+        series.setdefault(anchor, []).append((size, record["anchor_value"]))
+    return {name: points for name, points in series.items() if points}, names
+
+
+def times_against_size(records):
+    series, names = by_size(records)
+    if not series:
+        return None
+    times = [y for points in series.values() for _, y in points]
+    return draw("A tensor there and back", "size", "microseconds", x_axis_of(names, names),
+                y_axis_of(decade_ticks(times), True), series, [name for name in series if name.startswith("raw")])
+
+
+def bandwidth_against_size(records):
+    series, names = by_size(records)
+    if not series:
+        return None
+    # Bytes per microsecond are MB/s; those that go there come back, too.
+    series = {name: [(size, 2 * size / us) for size, us in points] for name, points in series.items()}
+    rates = [y for points in series.values() for _, y in points]
+    return draw("A tensor there and back", "size", "MB/s, both ways together", x_axis_of(names, names),
+                y_axis_of(decade_ticks(rates), True), series, [name for name in series if name.startswith("raw")])
+
+
 def write_plots(records, directory):
     """Writes those for which there are figures; returns their paths."""
     written = []
-    for name, make in (("clients", against_clients), ("function_time", against_function_time), ("all_reduce", against_members)):
+    for name, make in (("clients", against_clients), ("function_time", against_function_time), ("all_reduce", against_members),
+                       ("message_time", times_against_size), ("message_bandwidth", bandwidth_against_size)):
         picture = make(records)
         if picture is None:
             continue

@@ -147,11 +147,11 @@ void run_ping_caller(const std::vector<std::string>& arguments) {
 }
 
 double echo(const Socket& socket, size_t count, size_t size) {
-  std::vector<char> out(size, 1), in(size);
   const uint64_t header = size;
+  std::vector<char> out(sizeof(header) + size, 1), in(size);
+  std::memcpy(out.data(), &header, sizeof(header));
   return median_microseconds(count, [&](size_t) {
-    send_all(socket, &header, sizeof(header));
-    send_all(socket, out.data(), size);
+    send_all(socket, out.data(), out.size());
     receive_answer(socket, in.data(), size, Wait::kBlocking);
   });
 }

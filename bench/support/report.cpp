@@ -34,11 +34,15 @@ std::string list(const std::vector<double>& values) {
   return "[" + json + "]";
 }
 
-bool reached(const Bar& bar, double figure) {
-  return bar.side == Bar::Side::kAtMost ? figure <= bar.limit : figure >= bar.limit;
+const char* reached(const Bar& bar, double figure) {
+  if (bar.side == Bar::Side::kNone) return "null";
+  const bool is_reached =
+      bar.side == Bar::Side::kAtMost ? figure <= bar.limit : figure >= bar.limit;
+  return is_reached ? "true" : "false";
 }
 
 std::string text_of(const Bar& bar, const std::string& unit) {
+  if (bar.side == Bar::Side::kNone) return "-";
   const std::string text = (bar.side == Bar::Side::kAtMost ? "<= " : ">= ") + number(bar.limit);
   return bar.figure == Bar::Figure::kWeftAlone ? text + " " + unit : text;
 }
@@ -51,7 +55,7 @@ std::string verdict(const Row& row, double anchor) {
   const double ratio =
       row.bar.figure == Bar::Figure::kAnchorOverWeft ? anchor / weft : weft / anchor;
   return "\"weft_value\":" + number(weft) + ",\"ratio\":" + (alone ? "null" : number(ratio)) +
-         ",\"ok\":" + (reached(row.bar, alone ? weft : ratio) ? "true" : "false");
+         ",\"ok\":" + reached(row.bar, alone ? weft : ratio);
 }
 
 }  // namespace

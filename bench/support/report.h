@@ -15,7 +15,7 @@ struct Bar {
     kAnchorOverWeft,  // how many times faster than the anchor
     kWeftAlone,       // no ratio: the value itself
   };
-  enum class Side { kAtMost, kAtLeast };
+  enum class Side { kAtMost, kAtLeast, kNone };
 
   Figure figure;
   Side side;
@@ -31,6 +31,8 @@ constexpr Bar at_least(double limit) {
 constexpr Bar times_faster(double limit) {
   return {Bar::Figure::kAnchorOverWeft, Bar::Side::kAtLeast, limit};
 }
+/// A figure to be seen beside the anchor's.
+constexpr Bar no_bar() { return {Bar::Figure::kWeftOverAnchor, Bar::Side::kNone, 0}; }
 constexpr Bar value_at_most(double limit) {
   return {Bar::Figure::kWeftAlone, Bar::Side::kAtMost, limit};
 }

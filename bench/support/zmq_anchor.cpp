@@ -11,6 +11,7 @@
 #include <iostream>
 #include <limits>
 #include <thread>
+#include <vector>
 
 #include "support/program.h"
 #include "support/samples.h"
@@ -79,6 +80,14 @@ double ZmqDealer::echo_rate(size_t count, size_t outstanding) {
   }
   for (size_t i = 0; i < window; ++i) receive_one();
   return 1e6 * static_cast<double>(count) / microseconds_since(start);
+}
+
+double ZmqDealer::echo_microseconds(size_t count, size_t size) {
+  std::vector<char> out(size, 1), in(size);
+  return median_microseconds(count, [&](size_t) {
+    check_system(zmq_send(socket_, out.data(), size, 0), "zmq_send");
+    check_system(zmq_recv(socket_, in.data(), size, 0), "zmq_recv");
+  });
 }
 
 void ZmqDealer::send_one() {

@@ -23,6 +23,8 @@ class ZmqDealer {
 
   /// Messages per second that went out and came back, never more than `outstanding` at once.
   double echo_rate(size_t count, size_t outstanding);
+  /// Median microseconds for a message of `size` bytes to go out and come back.
+  double echo_microseconds(size_t count, size_t size);
 
  private:
   void send_one();
