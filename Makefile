@@ -74,13 +74,14 @@ soak: ## everything at once over 4 processes, with faults, for MINUTES (default 
 	$(call compile,release) --target weft_soak
 	build/release/tests/soak/weft_soak $(MINUTES)
 
-neighbours: ## workers of one host: KILLS are killed; for MINUTES each, one is hostile, and 16 send to all; needs root
+neighbours: ## workers of one host: KILLS are killed, 5 are stopped; for MINUTES each, one is hostile, and 16 send to all; needs root
 	@scripts/bootstrap
 	$(call configure,release)
 	$(call compile,release) --target weft_neighbours
 	$(call configure,asan)
 	$(call compile,asan) --target weft_neighbours
 	build/release/tests/neighbours/weft_neighbours kills $(KILLS)
+	build/release/tests/neighbours/weft_neighbours freezes 5
 	ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0 \
 	  build/asan/tests/neighbours/weft_neighbours scribbles $$((60 * $(MINUTES)))
 	build/release/tests/neighbours/weft_neighbours all_to_all 16 $$((60 * $(MINUTES)))

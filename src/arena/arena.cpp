@@ -197,7 +197,7 @@ std::optional<Arena::Offer> Arena::lend(const void* data, size_t bytes, uint64_t
   // What may throw comes before the offer.
   uint32_t& holders = holders_.at(block->start);
   if (loans_.size() <= lender_.limit()) loans_.resize(lender_.limit() + 1);
-  line.untaken.push_back({0, bytes});
+  line.untaken.push_back({0, ++offers_, bytes});
   const std::optional<uint32_t> loan = lender_.offer();
   if (!loan) {
     line.untaken.pop_back();
@@ -205,7 +205,7 @@ std::optional<Arena::Offer> Arena::lend(const void* data, size_t bytes, uint64_t
   }
   line.untaken.back().loan = *loan;
   line.untaken_bytes += bytes;
-  loans_[*loan] = {block->start, number};
+  loans_[*loan] = {block->start, number, offers_};
   ++line.loans;
   ++holders;
   return Offer{*loan, offset};
@@ -214,11 +214,15 @@ std::optional<Arena::Offer> Arena::lend(const void* data, size_t bytes, uint64_t
 size_t Arena::untaken_bytes(uint64_t number) {
   const base::MutexLock lock(mutex_);
   Line& line = lines_.at(number);
-  while (!line.untaken.empty() && !lender_.is_offered(line.untaken.front().loan)) {
+  while (!line.untaken.empty() && !is_untaken(line.untaken.front())) {
     line.untaken_bytes -= line.untaken.front().bytes;
     line.untaken.pop_front();
   }
   return line.untaken_bytes;
+}
+
+bool Arena::is_untaken(const Offered& offered) const {
+  return loans_[offered.loan].offer == offered.offer && lender_.is_offered(offered.loan);
 }
 
 void Arena::collect() {

@@ -105,6 +105,7 @@ class Arena {
  private:
   struct Offered {
     uint32_t loan;
+    uint64_t offer;
     size_t bytes;
   };
   struct Line {
@@ -117,11 +118,13 @@ class Arena {
   struct Loan {
     size_t start = 0;  // of the block
     uint64_t line = 0;
+    uint64_t offer = 0;  // counts them all: numbers of loans are used again
   };
 
   void say_what_it_is();
   bool is_forked_copy() const { return fork_depth_ != base::fork_depth(); }
   ArenaLayout& layout() { return *reinterpret_cast<ArenaLayout*>(memory_.data()); }
+  bool is_untaken(const Offered& offered) const WEFT_REQUIRES(mutex_);
   void collect() WEFT_REQUIRES(mutex_);
   void end_loans_of_dead() WEFT_REQUIRES(mutex_);
   void finish_loan(uint32_t loan) WEFT_REQUIRES(mutex_);
@@ -145,6 +148,7 @@ class Arena {
   std::vector<Loan> loans_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Line> lines_ WEFT_GUARDED_BY(mutex_);
   uint64_t next_line_ WEFT_GUARDED_BY(mutex_) = 1;
+  uint64_t offers_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace weft::arena

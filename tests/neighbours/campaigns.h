@@ -11,7 +11,7 @@
 namespace weft::neighbours {
 
 bool run_kills(Nursery& nursery, uint64_t kills, uint64_t seed);
-void run_killed(const std::string& arguments);
+bool run_freezes(Nursery& nursery, uint64_t freezes, uint64_t seed);
 
 bool run_scribbles(Nursery& nursery, uint64_t seconds, uint64_t seed);
 void run_scribbler(const std::string& arguments);

@@ -115,6 +115,21 @@ TEST_F(ArenaTest, WhatNobodyHasTakenIsCounted) {
   arena.end_line(line);
 }
 
+TEST_F(ArenaTest, ANumberThatIsLentAnewToAnotherDoesNotCountForTheFirst) {
+  const uint64_t quick = arena.begin_line(getpid());
+  const uint64_t frozen = arena.begin_line(getpid());
+  const c10::DataPtr data = arena.allocate(kMiB);
+  const Arena::Offer taken = *arena.lend(data.get(), 10, quick);
+  const auto theirs = ForeignArena::map(arena.descriptor());
+  theirs->take(taken.loan, taken.offset, 10);  // and gives it back
+  EXPECT_EQ(arena.usage().loans, 0u);
+  EXPECT_EQ(arena.lend(data.get(), 5, frozen)->loan, taken.loan);
+  EXPECT_EQ(arena.untaken_bytes(quick), 0u);
+  EXPECT_EQ(arena.untaken_bytes(frozen), 5u);
+  arena.end_line(quick);
+  arena.end_line(frozen);
+}
+
 TEST_F(ArenaTest, WhatAPeerSaysAboutALoanIsChecked) {
   const uint64_t line = arena.begin_line(getpid());
   const c10::DataPtr data = arena.allocate(kMiB);
