@@ -169,7 +169,7 @@ detail::Ref<IncomingCall> ServingLink::next_in_line() {
 
 void ServingLink::cancel_all() {
   std::vector<detail::Ref<IncomingCall>> calls;
-  std::deque<detail::Ref<IncomingCall>> line;  // its calls keep the link
+  std::list<detail::Ref<IncomingCall>> line;  // its calls keep the link; needs no memory
   {
     const base::MutexLock lock(mutex_);
     closed_ = true;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <vector>
@@ -103,7 +103,7 @@ class ServingLink final : public detail::RefCounted {
   CallIndex<IncomingCall> calls_ WEFT_GUARDED_BY(mutex_);
   std::atomic<size_t> call_count_{0};
   std::atomic<size_t> working_count_{0};  // changed under the mutex
-  std::deque<detail::Ref<IncomingCall>> line_ WEFT_GUARDED_BY(mutex_);
+  std::list<detail::Ref<IncomingCall>> line_ WEFT_GUARDED_BY(mutex_);
   std::atomic<size_t> line_length_{0};
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
   base::Mutex interest_mutex_;
