@@ -1,5 +1,6 @@
 // Everything at once, for long, with faults: calls, references, autograd, steps, all_reduce and
-// checkpoints over several processes whose connections are killed and which are frozen at random.
+// checkpoints over several processes whose connections, over TCP and through shared memory, are
+// killed and which are frozen at random.
 //
 //   weft_soak MINUTES [SEED]
 //
@@ -77,6 +78,7 @@ void direct(Clock::duration length, bool with_faults) {
     }
   }
   tally().add("connections killed", faults.kills());
+  tally().add("neighbours cut off", faults.kills_between_neighbours());
   tally().add("workers frozen", faults.freezes());
   for (int rank = 0; rank < kWorkers; ++rank) {
     for (int attempt = 0; attempt < 10; ++attempt) {
@@ -133,7 +135,10 @@ void print(const std::string& worker, const Summary& summary) {
 }
 
 int run_worker(int rank, int) {
-  init_rpc(worker_name(rank));
+  Options options;
+  // The last worker and each other speak over TCP, the others through shared memory.
+  if (rank == kWorkers - 1) options.transport = Options::Transport::kTcp;
+  init_rpc(worker_name(rank), options);
   run_for(rank, kWarmUp, /*with_faults=*/false);
   Summary summary;
   summary.before = flat(usage_at_rest());
