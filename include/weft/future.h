@@ -234,10 +234,12 @@ void run_into(Promise<R> promise, F& f, const Arg& value) {
       return f(value);
     }
   };
+  bool handed_on = false;
   try {
     using Returned = decltype(invoke());
     if constexpr (std::is_same_v<std::decay_t<Returned>, Future<R>>) {
       Future<R> inner = invoke();
+      handed_on = true;  // without memory for the continuation, the promise ends with it
       inner.on_ready([promise = std::move(promise)](const Future<R>& done) mutable {
         auto& state = FutureAccess::state(done);
         try {
@@ -254,7 +256,7 @@ void run_into(Promise<R> promise, F& f, const Arg& value) {
       promise.set_value(invoke());
     }
   } catch (...) {
-    promise.set_exception(std::current_exception());
+    if (!handed_on) promise.set_exception(std::current_exception());
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "arena/loans.h"
 
+#include "base/room.h"
+
 namespace weft::arena {
 
 namespace {
@@ -21,7 +23,7 @@ std::optional<uint32_t> Lender::offer() {
   } else if (lent_.size() < LoanTable::kLoans) {
     loan = limit();
     // Room for all, so that a loan that ends needs no memory.
-    if (numbers_.capacity() <= loan) numbers_.reserve(2 * (loan + size_t{1}));
+    base::make_room(numbers_, loan + size_t{1});
     lent_.push_back(false);
   } else {
     return std::nullopt;

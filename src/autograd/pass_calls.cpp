@@ -8,6 +8,7 @@
 
 #include "autograd/context_state.h"
 #include "autograd/reserved_functions.h"
+#include "base/log.h"
 #include "weft/detail/outgoing_call.h"
 
 namespace weft::autograd {
@@ -22,11 +23,17 @@ class PassCall {
       : runtime_(std::move(runtime)), context_(std::move(context)) {}
 
  protected:
+  /// `make_news()` gives a function of the context.
   template <typename F>
-  void tell(F what) {
-    runtime_->io.post_task([context = take_context(), what = std::move(what)] {
-      if (context) what(*context);
-    });
+  void tell(const F& make_news) noexcept {
+    try {
+      runtime_->io.post_task([news = make_news(), context = take_context()] {
+        if (context) news(*context);
+      });
+    } catch (const std::exception& shortage) {
+      base::log(LogLevel::kError, runtime_->name(), "a failure in a backward pass was not told: {}",
+                shortage.what());
+    }
   }
   detail::Ref<ContextState> take_context() { return std::exchange(context_, {}); }
 
@@ -49,8 +56,11 @@ class GradientCall final : public detail::TypedCall<void>, private PassCall {
     take_context()->runner().on_delivered(to_, pass_);
   }
   void on_failed(const Error& error) noexcept override {
-    tell([to = to_, pass = pass_, cause = fmt::format("gradients were lost: {}", error.message())](
-             ContextState& context) { context.runner().on_lost(to, pass, cause); });
+    tell([&] {
+      return
+          [to = to_, pass = pass_, cause = fmt::format("gradients were lost: {}", error.message())](
+              ContextState& context) { context.runner().on_lost(to, pass, cause); };
+    });
   }
 
  private:
@@ -62,7 +72,9 @@ class OrderCall final : public detail::TypedCall<RunReport>, private PassCall {
  public:
   using PassCall::PassCall;
   void on_failed(const Error& error) noexcept override {
-    tell([cause = failure_of(error)](ContextState& context) { context.fail(cause); });
+    tell([&] {
+      return [cause = failure_of(error)](ContextState& context) { context.fail(cause); };
+    });
   }
 };
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/room.h"
 #include "base/spinner.h"
 #include "base/thread_name.h"
 #include "weft/error.h"
@@ -346,6 +347,7 @@ void Crew::note_unassigned(Duty duty) {
 
 std::vector<Crew::Duty> Crew::take_all_unassigned() {
   std::vector<Duty> all;
+  all.reserve(posts_.size());  // before a lead is taken that could be lost
   const MutexLock lock(mutex_);
   for (Duty lead = take_unassigned(); lead.kind != Duty::Kind::kNone; lead = take_unassigned())
     all.push_back(lead);
@@ -364,6 +366,7 @@ Crew::Duty Crew::take_unassigned() {
 bool Crew::spawn(Duty duty) {
   alive_.fetch_add(1, std::memory_order_relaxed);
   try {
+    make_room_for_threads();
     std::thread([self = shared_from_this(), keepalive = keepalive_.lock(), duty] {
       self->thread_main(duty);
     }).detach();
@@ -380,6 +383,13 @@ bool Crew::spawn(Duty duty) {
     if (duty.kind == Duty::Kind::kHelp) wake_leaders();
     return false;
   }
+}
+
+// A new thread needs no memory to enter itself: it could tell nobody that there is none.
+void Crew::make_room_for_threads() {
+  const MutexLock lock(mutex_);
+  make_room(members_, threads());
+  make_room(idle_, threads());
 }
 
 // So that they take tasks from the backlog themselves.

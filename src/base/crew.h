@@ -154,6 +154,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
   bool take_lead_from(Post& post, Lead::Run run);
   void assign(Duty duty);
   bool spawn(Duty duty);
+  void make_room_for_threads();
   void wake_leaders();
   void note_unassigned(Duty duty);
   Duty take_unassigned() WEFT_REQUIRES(mutex_);

@@ -17,7 +17,11 @@ void run_continuations(Continuation* list) noexcept {
     std::unique_ptr<Continuation> mine(list);
     list = mine->next;
     Ambient::Scope scope(std::move(mine->ambient));
-    mine->task();  // does not throw: an exception settles the continuation's own future
+    try {
+      mine->task();  // an exception of user code settles the continuation's own future
+    } catch (const std::exception& error) {  // no memory
+      base::log(LogLevel::kError, "future", "a continuation was cut short: {}", error.what());
+    }
   }
 }
 

@@ -56,12 +56,12 @@ namespace base {
 void log_formatted(LogLevel level, std::string_view who, fmt::string_view format,
                    fmt::format_args arguments) noexcept {
   static constexpr const char* kNames[] = {"info", "warning", "error"};
-  std::shared_ptr<const LogSink> sink;
-  {
-    const base::MutexLock lock(holder().mutex);
-    sink = holder().sink;
-  }
   try {
+    std::shared_ptr<const LogSink> sink;
+    {
+      const base::MutexLock lock(holder().mutex);
+      sink = holder().sink;
+    }
     (*sink)(level, fmt::format("weft[{}] {}: {}", who, kNames[static_cast<int>(level)],
                                fmt::vformat(format, arguments)));
   } catch (...) {

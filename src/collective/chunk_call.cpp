@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
+#include "base/log.h"
 #include "collective/process_groups.h"
 #include "collective/reserved_functions.h"
 #include "rpc/resend.h"
@@ -60,6 +61,18 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
 
   // Sends the chunk again: the receiver drops a chunk that it has already.
   void on_failed(const Error& error) noexcept override {
+    try {
+      send_again(error);
+    } catch (const std::exception& shortage) {
+      base::log(
+          LogLevel::kError, runtime_->name(),
+          "a part of an operation for {} was lost, and the operation ends at its time limit: {}",
+          to_.name, shortage.what());
+    }
+  }
+
+ private:
+  void send_again(const Error& error) {
     const auto agent = agent_.lock();
     if (!agent) return;
     auto sent = std::make_shared<OutgoingChunk>(std::move(sent_));
@@ -84,7 +97,6 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
         });
   }
 
- private:
   const std::weak_ptr<rpc::AgentCore> agent_;
   const std::shared_ptr<rpc::Runtime> runtime_;
   const WorkerInfo to_;

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/room.h"
 #include "weft/error.h"
 
 namespace weft::transport {
@@ -60,7 +61,13 @@ bool Poller::add(EventSource& source, uint32_t interest, uint64_t token) {
   const bool by_system = source.is_watched_by_system();
   epoll_event event{by_system ? epoll_bits(interest) : bits_of_signs(interest), {.u64 = token}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, source.descriptor(), &event) != 0) return false;
-  if (!by_system) watch(source, interest, token);
+  if (by_system) return true;
+  try {
+    watch(source, interest, token);
+  } catch (...) {  // no memory
+    remove(source, token);
+    throw;
+  }
   return true;
 }
 
@@ -87,16 +94,25 @@ void Poller::watch(EventSource& source, uint32_t interest, uint64_t token) {
   bool is_ready;
   {
     const base::MutexLock lock(mutex_);
-    const auto [at, is_new] = watched_.try_emplace(token, Watched{&source, interest, token, false});
-    Watched& watched = at->second;
-    watched.source = &source;
+    Watched& watched = watched_at(source, token);
     watched.interest = interest;
-    watched_count_.store(watched_.size(), std::memory_order_seq_cst);
     if (watched.awake) return;  // the thread that waits looks at it before it sleeps
     is_ready = source.arm(interest).any();
     if (is_ready) note_awake(watched);
   }
   if (is_ready) wake();
+}
+
+Poller::Watched& Poller::watched_at(EventSource& source, uint64_t token) {
+  auto found = watched_.find(token);
+  if (found == watched_.end()) {
+    base::make_room(awake_, watched_.size() + 1);
+    base::make_room(still_, watched_.size() + 1);
+    found = watched_.try_emplace(token, Watched{&source, kNothing, token, false}).first;
+    watched_count_.store(watched_.size(), std::memory_order_seq_cst);
+  }
+  found->second.source = &source;
+  return found->second;
 }
 
 void Poller::note_awake(Watched& watched) {

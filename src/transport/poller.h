@@ -69,6 +69,7 @@ class Poller {
     bool awake;
   };
   void watch(EventSource& source, uint32_t interest, uint64_t token);
+  Watched& watched_at(EventSource& source, uint64_t token) WEFT_REQUIRES(mutex_);
   void note_awake(Watched& watched) WEFT_REQUIRES(mutex_);
   bool has_awake() const { return awake_count_.load(std::memory_order_seq_cst) != 0; }
   size_t look_at_awake(bool arms);
@@ -83,7 +84,8 @@ class Poller {
   uint32_t calls_ = 0;  // of wait() that found an awake source ready
 
   mutable base::Mutex mutex_;
-  // Sources that the system does not watch, by token. Those that are not awake are armed.
+  // Sources that the system does not watch, by token. Those that are not awake are armed. Both
+  // lists have room for all of them, so that a thread that waits needs no memory.
   std::unordered_map<uint64_t, Watched> watched_ WEFT_GUARDED_BY(mutex_);
   std::vector<uint64_t> awake_ WEFT_GUARDED_BY(mutex_);  // tokens
   std::vector<uint64_t> still_ WEFT_GUARDED_BY(mutex_);  // look_at_awake()'s

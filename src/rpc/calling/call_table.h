@@ -48,6 +48,7 @@ class CallTable {
   std::vector<Call> take_expired(Time now) {
     std::vector<Call> expired;
     if (now < earliest_) return expired;
+    expired.reserve(open_);  // before a call is taken that could be lost
     earliest_ = Time::max();
     for (Slot& slot : slots_) {
       if (!slot.call) continue;
@@ -62,6 +63,7 @@ class CallTable {
 
   std::vector<Call> take_all() {
     std::vector<Call> all;
+    all.reserve(open_);
     for (Slot& slot : slots_) {
       if (slot.call) all.push_back(release(slot));
     }

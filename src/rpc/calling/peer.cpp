@@ -60,8 +60,14 @@ void Peer::on_event(bool readable, bool writable) {
   const bool receive = readable && reception_.begin_on_loop();
   lock.unlock();
 
-  if (writable) flush(link);
-  if (receive) receive_on_loop(link);
+  try {
+    if (writable) flush(link);
+    if (receive) receive_on_loop(link);
+  } catch (...) {  // no memory
+    lock.lock();
+    reception_.end_on_loop();
+    throw;
+  }
 
   lock.lock();
   reception_.end_on_loop();

@@ -98,6 +98,7 @@ void Peer::fail(Call& call, const Error& error) {
 
 // The callee answered with an error, or its answer does not decode.
 void Peer::settle_refused(Call& call, const Error& error) {
+  if (call.future().ready()) return;  // what lacks memory is only what comes after the result
   counters_.failed.add();
   call.on_failed(error);
   call.future().settle_error(error, &runtime_->io);

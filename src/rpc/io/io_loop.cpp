@@ -4,7 +4,11 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
+
+#include "base/log.h"
+#include "base/room.h"
 
 namespace weft::rpc {
 
@@ -13,12 +17,17 @@ thread_local const IoLoop* leading = nullptr;
 constexpr base::Time::rep kNever = base::Time::max().time_since_epoch().count();
 // Between two looks at connections and timers.
 constexpr int kContinuationsPerTurn = 64;
+constexpr auto kMomentWithoutMemory = std::chrono::milliseconds(10);
 constexpr auto kContinuationTime = std::chrono::microseconds(200);
 
 // On behalf of no call.
 void run_for_nobody(detail::Task& task) noexcept {
   const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
-  task();
+  try {
+    task();
+  } catch (const std::exception& error) {  // no memory
+    base::log(LogLevel::kError, "io", "a task was cut short: {}", error.what());
+  }
 }
 }  // namespace
 
@@ -56,7 +65,13 @@ std::shared_ptr<IoClient> IoLoop::find(uint64_t token) {
 // finds the client at the old time and queues it anew.
 void IoLoop::set_due(IoClient& client, base::Time due) {
   const base::Time::rep at = due.time_since_epoch().count();
-  if (client.due_.exchange(at, std::memory_order_seq_cst) != at) queue(client, at);
+  if (client.due_.exchange(at, std::memory_order_seq_cst) == at) return;
+  try {
+    queue(client, at);
+  } catch (...) {  // no memory; the same time can be set again
+    client.due_.store(kNever, std::memory_order_seq_cst);
+    throw;
+  }
 }
 
 void IoLoop::queue(IoClient& client, base::Time::rep at) {
@@ -160,10 +175,25 @@ void IoLoop::lead() {
       if (first_ || (waiting() > 0 && crew_->lacks_threads())) limit = base::Duration(0);
     }
     for (const transport::PollEvent& event : poller_->wait(limit)) {
-      if (auto client = find(event.token)) client->on_event(event.readable, event.writable);
+      const auto client = find(event.token);
+      // An event that is still there is reported again.
+      if (client) outlive([&] { client->on_event(event.readable, event.writable); });
     }
   }
   leading = nullptr;
+}
+
+// A client whose work lacks memory does not end the loop of all.
+template <typename F>
+bool IoLoop::outlive(const F& work) noexcept {
+  try {
+    work();
+    return true;
+  } catch (const std::exception& error) {
+    base::log(LogLevel::kError, "io", "work on a connection was put off: {}", error.what());
+    std::this_thread::sleep_for(kMomentWithoutMemory);
+    return false;
+  }
 }
 
 void IoLoop::finish() {
@@ -182,10 +212,16 @@ void IoLoop::finish() {
   unfinished_.store(0, std::memory_order_release);
 }
 
+// A timer that is taken is in the result, for which there is room.
 std::vector<IoLoop::DueTimer> IoLoop::take_due(base::Time::rep now) {
   std::vector<DueTimer> due;
   const base::MutexLock lock(mutex_);
   while (!timers_.empty() && timers_.front().at <= now) {
+    try {
+      base::make_room(due, due.size() + 1);
+    } catch (const std::bad_alloc&) {
+      break;  // the others' time comes in the next turn
+    }
     std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
     const Timer timer = timers_.back();
     timers_.pop_back();
@@ -206,13 +242,19 @@ base::Time IoLoop::run_timers(base::Time now) {
            !client->due_.compare_exchange_weak(when, kNever, std::memory_order_seq_cst)) {
     }
     if (when <= at) {
-      client->on_time(now);
+      if (!outlive([&] { client->on_time(now); })) retry_soon(*client, now);
     } else {
       queue(*client, when);
     }
   }
   const base::MutexLock lock(mutex_);
   return timers_.empty() ? base::Time::max() : base::Time(base::Duration(timers_.front().at));
+}
+
+void IoLoop::retry_soon(IoClient& client, base::Time now) {
+  outlive([&] {
+    if (client.due() > now + kMomentWithoutMemory) set_due(client, now + kMomentWithoutMemory);
+  });
 }
 
 // As many as fit into a turn: connections and timers do not wait for those that make new ones.

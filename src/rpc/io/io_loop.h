@@ -91,6 +91,9 @@ class IoLoop final : public base::CrewLoop,
 
  private:
   base::Time run_timers(base::Time now);
+  template <typename F>
+  static bool outlive(const F& work) noexcept;
+  void retry_soon(IoClient& client, base::Time now);
   void queue(IoClient& client, base::Time::rep at);
   struct Timer {
     base::Time::rep at;

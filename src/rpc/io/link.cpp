@@ -199,15 +199,16 @@ Link::State Link::took(IoResult got) {
     case IoResult::Status::kWouldBlock:
       return State::kBlocked;
     case IoResult::Status::kClosed:
-      note_broken(std::move(got.why));
+      note_broken(got.why);
       return State::kBroken;
   }
   return State::kBroken;
 }
 
-void Link::note_broken(std::string why) {
+// Needs no memory unless the reason is long.
+void Link::note_broken(std::string_view why) {
   const base::MutexLock lock(mutex_);
-  if (why_broken_.empty()) why_broken_ = why.empty() ? "closed" : std::move(why);
+  if (why_broken_.empty()) why_broken_ = why.empty() ? "closed" : why;
 }
 
 bool Link::broken() const {

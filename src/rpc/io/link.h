@@ -33,7 +33,9 @@ class Link : public detail::RefCounted {
   enum class State { kFine, kBlocked, kBroken };
 
   Link(std::unique_ptr<transport::Connection> connection, std::shared_ptr<wire::ReceivePool> pool)
-      : connection_(std::move(connection)), decoder_(std::move(pool)) {}
+      : connection_(std::move(connection)), decoder_(std::move(pool)) {
+    why_broken_.reserve(kRoomForReason);
+  }
 
   /// What this end says in its hello.
   static wire::Features offered_features();
@@ -132,6 +134,7 @@ class Link : public detail::RefCounted {
   /// Bytes, besides what it took first, after which a thread leaves what other threads have queued
   /// meanwhile to the loop.
   static constexpr uint64_t kMostPerFlush = 16 << 20;
+  static constexpr size_t kRoomForReason = 64;
 
   /// Frames of one lane that no thread writes yet.
   struct Queue {
@@ -161,7 +164,7 @@ class Link : public detail::RefCounted {
   State took(transport::IoResult got);
   State write_out() WEFT_REQUIRES(mutex_);
   transport::IoResult write_once(LaneState& from);
-  void note_broken(std::string why);
+  void note_broken(std::string_view why);
 
   std::unique_ptr<transport::Connection> connection_;
   std::atomic<wire::Features> features_{};  // calls may be queued while the hello is on its way
@@ -177,7 +180,7 @@ class Link : public detail::RefCounted {
   std::atomic<bool> urgent_waits_{false};  // queued there; changed under the mutex
   std::atomic<bool> open_{true};           // changed under the mutex
   bool writing_ WEFT_GUARDED_BY(mutex_) = false;
-  std::string why_broken_ WEFT_GUARDED_BY(mutex_);
+  std::string why_broken_ WEFT_GUARDED_BY(mutex_);  // has room for the lack of memory
   std::atomic<bool> blocked_{false};
   // Set after queue() has released the mutex, cleared while flush() has it: needs no order.
   std::atomic<bool> deferred_{false};

@@ -65,8 +65,8 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
   void on_time(base::Time) override { leave("no hello within 5 s"); }
 
   /// Closes the connection; the reason is logged.
-  void leave(const std::string& why) {
-    host_.log_turned_away(link_->connection().remote_address(), why);
+  void leave(std::string_view why) {
+    host_.log_turned_away(link_->connection().remote_address(), "", why);
     host_.runtime_->io.unwatch(link_->connection(), token_);
     link_->close();
     gone();
@@ -179,8 +179,8 @@ void Acceptor::on_event(bool, bool) {
   turn_some_away();
 }
 
-void Acceptor::pause(const std::string& why) {
-  log_turned_away("anybody", "cannot accept, trying again in 100 ms: " + why);
+void Acceptor::pause(std::string_view why) {
+  log_turned_away("anybody", "cannot accept, trying again in 100 ms: ", why);
   runtime_->io.watch(*listener_, transport::kNothing, token_);
   runtime_->io.set_due(*this, runtime_->clock->now() + kPauseWhenExhausted);
 }
@@ -215,7 +215,7 @@ void Acceptor::on_guest_gone(Guest& guest) {
 }
 
 // A port scan must not fill the disk: one line a second, with the number of those left out.
-void Acceptor::log_turned_away(const std::string& from, const std::string& why) {
+void Acceptor::log_turned_away(std::string_view from, std::string_view what, std::string_view why) {
   runtime_->counters.bad_connections.add();
   const base::Time now = runtime_->clock->now();
   if (now < log_again_at_) {
@@ -224,8 +224,14 @@ void Acceptor::log_turned_away(const std::string& from, const std::string& why) 
   }
   log_again_at_ = now + kLogInterval;
   const uint64_t others = std::exchange(not_logged_, 0);
-  base::log(LogLevel::kWarning, runtime_->name(), "turned away a connection from {}: {}{}", from,
-            why, others ? fmt::format(" (and {} more before)", others) : "");
+  if (others > 0) {
+    base::log(LogLevel::kWarning, runtime_->name(),
+              "turned away a connection from {}: {}{} (and {} more before)", from, what, why,
+              others);
+  } else {
+    base::log(LogLevel::kWarning, runtime_->name(), "turned away a connection from {}: {}{}", from,
+              what, why);
+  }
 }
 
 }  // namespace weft::rpc

@@ -39,10 +39,10 @@ class Acceptor final : public IoClient, public std::enable_shared_from_this<Acce
  private:
   class Guest;
   void admit(std::unique_ptr<transport::Connection> connection);
-  void pause(const std::string& why) WEFT_REQUIRES(mutex_);
+  void pause(std::string_view why) WEFT_REQUIRES(mutex_);
   void turn_some_away();
   void on_guest_gone(Guest& guest);
-  void log_turned_away(const std::string& from, const std::string& why);
+  void log_turned_away(std::string_view from, std::string_view what, std::string_view why);
 
   const std::shared_ptr<Runtime> runtime_;
   Server& server_;

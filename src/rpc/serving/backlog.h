@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <list>
 #include <map>
 #include <optional>
 #include <utility>
@@ -43,12 +44,15 @@ class Backlog {
       return suits(queues_[caller].front());
     });
     if (turn == turns_.end()) return std::nullopt;
-    const auto at = turn - turns_.begin();
     std::deque<Call>& queue = queues_[*turn];
-    if (queue.size() > 1) turns_.push_back(*turn);  // first: it may lack memory
-    turns_.erase(turns_.begin() + at);
     Call call = std::move(queue.front());
     queue.pop_front();
+    // Without memory: the thread that takes a call could tell nobody that there is none.
+    if (queue.empty()) {
+      turns_.erase(turn);
+    } else {
+      turns_.splice(turns_.end(), turns_, turn);
+    }
     --size_;
     return call;
   }
@@ -58,7 +62,7 @@ class Backlog {
 
  private:
   std::map<Caller, std::deque<Call>> queues_;  // of all callers that ever had to wait
-  std::deque<Caller> turns_;                   // each caller whose queue is not empty, once
+  std::list<Caller> turns_;                    // each caller whose queue is not empty, once
   size_t size_ = 0;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/serving/desk.h"
 
+#include <new>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +20,7 @@ namespace {
 // A caller that called so lately may call again at once.
 constexpr auto kSoon = std::chrono::milliseconds(10);
 constexpr auto kLongestInline = std::chrono::milliseconds(1);
+constexpr auto kMomentWithoutMemory = std::chrono::milliseconds(10);
 constexpr int kReceivesPerTurn = 64;
 
 // While a leader polls one link, it asks the poller in between: after so many polls, depending on
@@ -54,10 +57,16 @@ Desk::Desk(Server& server, Runtime& runtime, base::Crew& crew)
 bool Desk::add(const detail::Ref<ServingLink>& link) {
   const base::MutexLock lock(mutex_);
   link->token = next_token_++;
-  if (!poller_.add(link->link().connection(), transport::kReadable, link->token)) return false;
-  links_.emplace(link->token, link);
+  const auto entry = links_.emplace(link->token, link).first;
+  bool is_watched = false;
+  try {
+    is_watched = poller_.add(link->link().connection(), transport::kReadable, link->token);
+  } catch (const std::bad_alloc&) {
+    // As if there were no descriptor.
+  }
+  if (!is_watched) links_.erase(entry);
   link_count_.store(links_.size(), std::memory_order_relaxed);
-  return true;
+  return is_watched;
 }
 
 std::vector<detail::Ref<ServingLink>> Desk::take_all() {
@@ -91,13 +100,16 @@ void Desk::watch(ServingLink& link, uint32_t interest) {
 
 void Desk::unwatch(ServingLink& link) { poller_.remove(link.link().connection(), link.token); }
 
-void Desk::drop(ServingLink& link, const std::string& why, bool suspicious) {
+void Desk::drop_as_bad(ServingLink& link, std::string_view why) {
+  if (link.lost) return;
+  runtime_.counters.bad_connections.add();
+  base::log(LogLevel::kWarning, runtime_.name(), "closing the connection of {} from {}: {}",
+            link.caller().name, link.link().connection().remote_address(), why);
+  drop(link);
+}
+
+void Desk::drop(ServingLink& link) {
   if (std::exchange(link.lost, true)) return;
-  if (suspicious) {
-    runtime_.counters.bad_connections.add();
-    base::log(LogLevel::kWarning, runtime_.name(), "closing the connection of {} from {}: {}",
-              link.caller().name, link.link().connection().remote_address(), why);
-  }
   unwatch(link);
   link.link().close();
   link.cancel_all();
@@ -122,7 +134,22 @@ void Desk::lead() {
     current_ = {};
   }
   while (!crew_.stopping()) {
-    if (!take_turn()) return;
+    if (!take_turn_anyway()) return;
+  }
+}
+
+// Links and calls end with what goes wrong with them. What is left is the lack of memory for the
+// leader's own work, which is still there to be done when there is some again.
+bool Desk::take_turn_anyway() {
+  try {
+    return take_turn();
+  } catch (const std::exception& error) {
+    if (!leads_after_throw()) return false;
+    role() = {};
+    current_ = {};
+    base::log(LogLevel::kError, runtime_.name(), "cannot serve for a moment: {}", error.what());
+    std::this_thread::sleep_for(kMomentWithoutMemory);
+    return true;
   }
 }
 
@@ -172,7 +199,7 @@ bool Desk::serve_events(std::span<const transport::PollEvent> events) {
       const Link::State state = link->link().flush();
       link->update_interest();
       if (state == Link::State::kBroken) {
-        drop(*link, link->link().why_broken(), false);
+        drop(*link);
         continue;
       }
     }
@@ -219,7 +246,7 @@ bool Desk::receive_and_serve(ServingLink& link) {
       case Link::State::kBlocked:
         return true;
       case Link::State::kBroken:
-        drop(link, link.link().why_broken(), false);
+        drop(link);
         return true;
       case Link::State::kFine:
         spinner_.came();
@@ -281,16 +308,19 @@ bool Desk::serve_frames(ServingLink& link) {
 
 // What was thrown may have left user code, and with that the lead may be lost: then the link is
 // left to the next leader, who finds it closed.
-bool Desk::drop_after_throw(ServingLink& link, const std::string& why) {
-  Role& mine = role();
-  const bool leads = !std::exchange(mine.in_user_code, false) || crew_.leave_user_code();
+bool Desk::drop_after_throw(ServingLink& link, std::string_view why) {
+  const bool leads = leads_after_throw();
   if (leads) {
-    drop(link, why, true);
+    drop_as_bad(link, why);
   } else {
     link.link().close();
-    mine = {};
+    role() = {};
   }
   return leads;
+}
+
+bool Desk::leads_after_throw() {
+  return !std::exchange(role().in_user_code, false) || crew_.leave_user_code();
 }
 
 bool Desk::serve_call(ServingLink& link) {

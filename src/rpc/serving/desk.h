@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -61,6 +61,7 @@ class Desk final : public base::CrewLoop {
   static Role& role();
 
   // Leader only; false: the lead was lost.
+  bool take_turn_anyway();
   bool take_turn();
   bool help_once();
   bool wait_and_serve();
@@ -69,14 +70,16 @@ class Desk final : public base::CrewLoop {
   bool receive_and_serve(ServingLink& link);
   bool serve_frames(ServingLink& link);
   bool serve_call(ServingLink& link);
-  bool drop_after_throw(ServingLink& link, const std::string& why);
+  bool drop_after_throw(ServingLink& link, std::string_view why);
+  bool leads_after_throw();
   bool has_time_inline();
   bool welcome(IncomingCall& call, std::span<const std::byte> note, std::span<at::Tensor> tensors);
   Others others_of(ServingLink& link, base::Duration usual);
   bool serve(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments,
              Placement placement);
   bool spin_on(ServingLink& link);
-  void drop(ServingLink& link, const std::string& why, bool suspicious);
+  void drop(ServingLink& link);
+  void drop_as_bad(ServingLink& link, std::string_view why);
   detail::Ref<ServingLink> find(uint64_t token) const;
 
   Server& server_;

@@ -106,7 +106,7 @@ void IncomingCall::run_when_ready(detail::Task run) {
   stage_.store(Stage::kAwaitsArguments, std::memory_order_relaxed);
   detail::when_all(decoder_->arrival()->take_needed(), [self](std::exception_ptr why_not) {
     self->why_not_ = std::move(why_not);
-    self->server_.add_to_backlog(self);
+    self->do_or_give_up([&self] { self->server_.add_to_backlog(self); });
   });
 }
 
@@ -196,11 +196,12 @@ void IncomingCall::add_holder() {
   add_ref();
 }
 
-// There is no memory for an answer, or a part of it is queued.
+// Given up: there is no memory for what brings the answer nearer, or a part of the answer is
+// queued.
 template <typename F>
-void IncomingCall::send_or_give_up(const F& send) {
+void IncomingCall::do_or_give_up(const F& step) {
   try {
-    send();
+    step();
   } catch (const std::exception& error) {
     give_up(error.what());
   }
@@ -213,7 +214,7 @@ void IncomingCall::reply(Encoder& value) {
   wire::FrameHeader header{wire::FrameKind::kReply};
   header.id = id_;
   const base::Duration took = time_in_user_code();
-  send_or_give_up([&] {
+  do_or_give_up([&] {
     if (!value.kept().empty()) server_.agent().keep_for_receiver(link_->caller(), value.kept());
     send(header, note, value);
   });
@@ -229,7 +230,7 @@ void IncomingCall::refuse(ErrorCode code, const std::string& why) { send_failed(
 void IncomingCall::send_failed(const wire::FailedReply& failed) {
   if (!claim_reply()) return;
   const base::Duration took = time_in_user_code();
-  send_or_give_up([&] {
+  do_or_give_up([&] {
     Note note;
     if (companion_) companion_->on_answer(link_->caller(), nullptr, note);
     Encoder body;

@@ -98,7 +98,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   void resume();
   void decode_parked();
   template <typename F>
-  void send_or_give_up(const F& send);
+  void do_or_give_up(const F& step);
   void send_failed(const wire::FailedReply& failed);
   void send(wire::FrameHeader header, const Note& note, Encoder& body);
   bool claim_reply() { return !answered_.exchange(true, std::memory_order_acq_rel); }

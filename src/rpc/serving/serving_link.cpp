@@ -184,7 +184,13 @@ void ServingLink::cancel_all() {
       if (call.try_add_ref()) calls.push_back(detail::Ref<IncomingCall>::adopt(&call));
     });
   }
-  for (auto& call : calls) call->cancel();
+  for (auto& call : calls) {
+    try {
+      call->cancel();
+    } catch (const std::exception&) {
+      // No memory: it is not told either.
+    }
+  }
 }
 
 }  // namespace weft::rpc
