@@ -47,6 +47,10 @@ class Spinner {
     if (!eager_) --reluctance_;
   }
 
+  /// For polls that are looks at memory. `brief`: more threads look than there are CPUs for, and
+  /// the one that could end their wait may be waiting for this CPU; a few looks keep it, not 5 us.
+  void set_brief(bool brief) { is_brief_ = brief; }
+
   /// To be called after a poll that found nothing. Returns whether to poll again.
   bool again(bool crowded = false) {
     if (budget_.count() <= 0) return false;
@@ -88,7 +92,9 @@ class Spinner {
 
   // By polls and by time: a poll may be a system call or a look at memory.
   bool waited_long() const {
-    if (polls_ <= kEagerPolls || polls_ % kPollsPerLookAtClock != 0) return false;
+    if (polls_ <= kEagerPolls) return false;
+    if (is_brief_) return true;
+    if (polls_ % kPollsPerLookAtClock != 0) return false;
     return std::chrono::steady_clock::now() >= std::min(began_ + kEagerTime, until_);
   }
 
@@ -135,6 +141,7 @@ class Spinner {
   Duration budget_{0};
   Time began_{};
   bool contended_ = false;
+  bool is_brief_ = false;
   Time limit_ = Time::max();
   Time until_{};
   uint64_t polls_ = 0;

@@ -88,6 +88,7 @@ bool Peer::linger(Call& call, base::Spinner& spinner) {
   reception_view_.begin_lingering();
   bool time_left;
   do {
+    spinner.set_brief(reception_view_.is_crowded());
     time_left = spinner.again();
   } while (time_left && !call.future().ready() && reception_view_.receiver() != Receiver::kNobody);
   reception_view_.end_lingering();
