@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/room.h"
 #include "wire/tensor_entry.h"
 
 namespace weft::wire {
@@ -162,8 +163,9 @@ class Outbox::PieceWriter {
 void Outbox::add_in_pieces(FrameHeader header, const Content& content) {
   if (!empty()) mark_cut();  // after the frames before this one
   const size_t pieces = (header.body_bytes + header.bulk_bytes) / kPieceBytes + 1;
-  small_.reserve(small_.size() + header.body_bytes + copied_bytes(content) +
-                 (pieces + 1) * kHeaderBytes);
+  // More than this frame needs if others wait already: they are not moved for each that comes.
+  base::make_room(small_, small_.size() + header.body_bytes + copied_bytes(content) +
+                              (pieces + 1) * kHeaderBytes);
   header.flags |= kInPieces;
   std::memcpy(extend(kHeaderBytes), &header, kHeaderBytes);
   mark_cut();

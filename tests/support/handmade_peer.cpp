@@ -6,6 +6,7 @@
 
 #include "rpc/agent_core.h"
 #include "transport/poller.h"
+#include "transport/tcp/tcp_transport.h"
 
 namespace weft::test {
 
@@ -21,12 +22,13 @@ constexpr auto kEndsAHang = std::chrono::seconds(60);
 
 }  // namespace
 
-HandmadePeer::HandmadePeer()
-    : network_(std::make_shared<transport::LoopbackNetwork>()),
-      transport_(network_->transport()),
-      listener_(transport_->listen("")) {
-  std::unique_ptr<transport::Transport> its = network_->transport();
-  std::unique_ptr<transport::Listener> its_listener = its->listen("");
+HandmadePeer::HandmadePeer(Way way)
+    : network_(way == Way::kLoopback ? std::make_shared<transport::LoopbackNetwork>() : nullptr),
+      any_address_(way == Way::kLoopback ? "" : "127.0.0.1:0"),
+      transport_(make_transport()),
+      listener_(transport_->listen(any_address_)) {
+  std::unique_ptr<transport::Transport> its = make_transport();
+  std::unique_ptr<transport::Listener> its_listener = its->listen(any_address_);
   address_ = its_listener->address();
   rendezvous::Group group;
   group.token = kGroup;
@@ -35,6 +37,10 @@ HandmadePeer::HandmadePeer()
   worker_ = std::make_unique<Agent>(rpc::AgentCore::start(
       group, {}, std::make_shared<base::SteadyClock>(), std::move(its), std::move(its_listener)));
   detail::AgentAccess::core(*worker_)->open();
+}
+
+std::unique_ptr<transport::Transport> HandmadePeer::make_transport() const {
+  return network_ ? network_->transport() : transport::make_tcp_transport();
 }
 
 HandmadePeer::~HandmadePeer() { worker_->shutdown_now(); }

@@ -19,7 +19,9 @@ namespace weft::test {
 /// Rank 1, called "other". The worker is rank 0, called "worker".
 class HandmadePeer {
  public:
-  HandmadePeer();
+  /// In memory that takes any number of bytes, or over sockets of the system.
+  enum class Way { kLoopback, kTcp };
+  explicit HandmadePeer(Way way = Way::kLoopback);
   ~HandmadePeer();
 
   Agent& worker() { return *worker_; }
@@ -45,7 +47,10 @@ class HandmadePeer {
  private:
   detail::Ref<rpc::Link> link_of(std::unique_ptr<transport::Connection> connection);
 
-  std::shared_ptr<transport::LoopbackNetwork> network_;
+  std::unique_ptr<transport::Transport> make_transport() const;
+
+  const std::shared_ptr<transport::LoopbackNetwork> network_;  // null: TCP
+  const std::string any_address_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Listener> listener_;
   std::string address_;

@@ -203,6 +203,11 @@ bool Desk::serve_events(std::span<const transport::PollEvent> events) {
         continue;
       }
     }
+    if (link->take_held_calls()) {
+      current_ = link;
+      if (!serve_frames(*link)) return false;
+      current_ = {};
+    }
     // When the lead is lost the events left here are reported again to the next leader.
     if (event.readable && !receive_and_serve(*link)) return false;
   }
@@ -255,7 +260,7 @@ bool Desk::receive_and_serve(ServingLink& link) {
     current_ = detail::Ref<ServingLink>::share(&link);
     if (!serve_frames(link)) return false;
     current_ = {};
-    if (link.lost || !link.link().within_frame()) break;
+    if (link.lost || link.paused() || !link.link().within_frame()) break;
   }
   if (std::exchange(may_call_again_, false) && !link.lost && runtime_.spin.count() > 0)
     hot_ = detail::Ref<ServingLink>::share(&link);
@@ -269,7 +274,7 @@ bool Desk::serve_frames(ServingLink& link) {
   mine.batching = &link;
   inline_since_ = base::Time();
   try {
-    while (!link.lost && link.link().next_frame()) {
+    while (!link.lost && link.takes_next_call() && link.link().next_frame()) {
       const wire::FrameHeader& header = link.link().frame().header;
       if (link.said_goodbye) {
         Decoder::fail(

@@ -48,7 +48,8 @@ Server::Adoption Server::adopt(detail::Ref<Link> link, const WorkerInfo& caller)
   const base::MutexLock lock(mutex_);
   if (closed_) return Adoption::kClosed;
   Desk& desk = desk_for_next();
-  if (!desk.add(detail::make_ref<ServingLink>(*this, desk, std::move(link), caller)))
+  if (!desk.add(detail::make_ref<ServingLink>(*this, desk, std::move(link), caller,
+                                              untaken_replies_[caller.id])))
     return Adoption::kOutOfDescriptors;
   crew_->start(desk);
   return Adoption::kServed;
@@ -120,6 +121,18 @@ void Server::add_to_backlog(detail::Ref<IncomingCall> call) {
     backlog_size_.store(backlog_.size(), std::memory_order_seq_cst);
   }
   crew_->on_task_added();
+}
+
+// Asked again under the lock: of two threads that tell, the later one's view stays.
+void Server::on_untaken_replies(int caller) {
+  bool held;
+  {
+    const base::MutexLock lock(mutex_);
+    held = untaken_replies_[caller].too_many();
+    backlog_.hold(caller, held);
+    backlog_size_.store(backlog_.size(), std::memory_order_seq_cst);
+  }
+  if (!held) crew_->on_task_added();
 }
 
 template <typename F>

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -62,6 +63,8 @@ class Server final : public base::CrewBacklog {
   void on_answered(IncomingCall& call, bool failed, base::Duration took);
   /// The call is run by a thread of the crew as soon as there is a slot. Any thread.
   void add_to_backlog(detail::Ref<IncomingCall> call);
+  /// The caller's untaken replies have become too many, or are no longer. Any thread.
+  void on_untaken_replies(int caller);
 
   // CrewBacklog:
   size_t waiting() const override { return backlog_size_.load(std::memory_order_seq_cst); }
@@ -84,6 +87,7 @@ class Server final : public base::CrewBacklog {
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
   Backlog<int, detail::Ref<IncomingCall>> backlog_ WEFT_GUARDED_BY(mutex_);  // by caller's rank
   std::atomic<size_t> backlog_size_{0};
+  std::map<int, UntakenReplies> untaken_replies_ WEFT_GUARDED_BY(mutex_);  // by caller's rank
   std::atomic<uint32_t> fruitless_rescues_{0};
 };
 

@@ -2,6 +2,7 @@
 #include "rpc/serving/serving_link.h"
 
 #include <new>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,7 +21,8 @@ namespace {
 constexpr uint32_t kMaxFunctions = 1 << 20;
 constexpr uint32_t kLowNumbers = 1 << 14;
 constexpr size_t kMostHighNumbers = 1 << 14;
-constexpr size_t kUnsentRepliesBeforePause = size_t{64} << 20;
+// Between two calls of a batch, whose replies are otherwise sent together.
+constexpr size_t kMuchUnsent = size_t{1} << 20;
 constexpr size_t kMostEarlyCancels = 64;
 
 ResolvedFunction look_up(const wire::CallPrelude& prelude) {
@@ -45,11 +47,15 @@ ResolvedFunction look_up(const wire::CallPrelude& prelude) {
 
 }  // namespace
 
-ServingLink::ServingLink(Server& server, Desk& desk, detail::Ref<Link> link, WorkerInfo caller)
-    : keepalive_(server.agent().shared_from_this()),
+ServingLink::ServingLink(Server& server, Desk& desk, detail::Ref<Link> link, WorkerInfo caller,
+                         UntakenReplies& untaken)
+    : server_(server),
+      keepalive_(server.agent().shared_from_this()),
       desk_(desk),
       link_(std::move(link)),
       caller_(std::move(caller)),
+      untaken_(untaken),
+      unsent_(untaken),
       interest_(transport::kReadable) {}
 
 // Throws kBadMessage for a number that is too high, or one of too many.
@@ -73,10 +79,31 @@ const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, u
   return function;
 }
 
+// A reply counts as untaken while it is queued, which takes long if it is large or many are: or all
+// calls would be begun meanwhile.
+class ServingLink::LargeReply {
+ public:
+  LargeReply(ServingLink& link, size_t bytes) : link_(link), share_(link.untaken_) { set(bytes); }
+  ~LargeReply() { set(0); }
+  LargeReply(const LargeReply&) = delete;
+
+ private:
+  void set(size_t bytes) {
+    if (share_.set(bytes).crossed) link_.server_.on_untaken_replies(link_.caller_.id);
+  }
+
+  ServingLink& link_;
+  UntakenReplies::Share share_;
+};
+
 void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
                              Encoder& value, Link::Lane lane) {
+  const size_t bytes = value.payload().size() + value.tensor_bytes();
+  std::optional<LargeReply> large;
+  if (bytes >= kMuchUnsent) large.emplace(*this, bytes);
   link_->stage(value);
   link_->queue(header, note, value, lane);
+  if (large) update_interest();  // it is unsent before it stops being large
   if (!Desk::flushes_later(*this)) flush();
 }
 
@@ -88,12 +115,38 @@ void ServingLink::flush() {
 // Computed and told under one lock, so that of two threads the later one's view stays.
 void ServingLink::update_interest() {
   const base::MutexLock lock(interest_mutex_);
-  const bool paused = link_->unsent_bytes() > kUnsentRepliesBeforePause;
-  uint32_t wanted = transport::kNothing;
-  if (!paused) wanted |= transport::kReadable;
-  if (link_->blocked()) wanted |= transport::kWritable;
-  paused_.store(paused, std::memory_order_relaxed);
+  const bool reads = note_unsent().reads;
+  uint32_t wanted = reads ? transport::kReadable : transport::kNothing;
+  // The leader serves what it holds when it is told that the connection is writable, which it is.
+  const bool serves_held = reads && holds_calls_.load(std::memory_order_relaxed);
+  if (link_->blocked() || serves_held) wanted |= transport::kWritable;
+  paused_.store(!reads, std::memory_order_relaxed);
   if (std::exchange(interest_, wanted) != wanted) desk_.watch(*this, wanted);
+}
+
+UntakenReplies::Change ServingLink::note_unsent() {
+  const auto change = unsent_.set(takes_replies_ ? link_->unsent_bytes() : 0);
+  if (change.crossed) server_.on_untaken_replies(caller_.id);
+  return change;
+}
+
+// Replies that are left are never taken.
+void ServingLink::end_replies() {
+  const base::MutexLock lock(interest_mutex_);
+  takes_replies_ = false;
+  note_unsent();
+}
+
+bool ServingLink::takes_next_call() {
+  if (link_->unsent_bytes() < kMuchUnsent) return true;
+  if (!link_->blocked()) link_->flush();
+  update_interest();
+  if (!paused()) return true;
+  holds_calls_.store(true, std::memory_order_relaxed);
+  update_interest();  // again: another thread may have ended the pause without knowing of the calls
+  if (paused()) return false;
+  holds_calls_.store(false, std::memory_order_relaxed);
+  return true;
 }
 
 void ServingLink::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too,
@@ -168,6 +221,7 @@ detail::Ref<IncomingCall> ServingLink::next_in_line() {
 }
 
 void ServingLink::cancel_all() {
+  end_replies();
   std::vector<detail::Ref<IncomingCall>> calls;
   std::list<detail::Ref<IncomingCall>> line;  // its calls keep the link; needs no memory
   {

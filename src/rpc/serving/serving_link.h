@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "rpc/io/link.h"
 #include "rpc/serving/call_index.h"
+#include "rpc/serving/untaken_replies.h"
 #include "weft/debug_info.h"
 #include "weft/detail/function_entry.h"
 #include "weft/detail/ref_counted.h"
@@ -37,7 +38,8 @@ class ServingLink final : public detail::RefCounted {
  public:
   /// As long as the link exists, so do the server and its agent: a function may outlive the agent's
   /// other owners, since a promise kept by the user answers any time.
-  ServingLink(Server& server, Desk& desk, detail::Ref<Link> link, WorkerInfo caller);
+  ServingLink(Server& server, Desk& desk, detail::Ref<Link> link, WorkerInfo caller,
+              UntakenReplies& untaken);
 
   Link& link() { return *link_; }
   const WorkerInfo& caller() const { return caller_; }
@@ -80,6 +82,13 @@ class ServingLink final : public detail::RefCounted {
   void update_interest();
   /// Whether the link is not read, because its caller does not take its replies.
   bool paused() const { return paused_.load(std::memory_order_relaxed); }
+  /// Leader, between two calls of a batch: false if the caller does not take its replies. Then the
+  /// calls that have come are held until it does.
+  bool takes_next_call();
+  /// Whether calls were held and can be served now; they count as served. Leader.
+  bool take_held_calls() {
+    return !paused() && holds_calls_.exchange(false, std::memory_order_relaxed);
+  }
 
   uint64_t token = 0;
   bool lost = false;          // leader: gone from the server's table
@@ -87,6 +96,11 @@ class ServingLink final : public detail::RefCounted {
   base::Time last_call{};     // leader: when one came
 
  private:
+  class LargeReply;
+  UntakenReplies::Change note_unsent() WEFT_REQUIRES(interest_mutex_);
+  void end_replies();
+
+  Server& server_;
   const std::shared_ptr<AgentCore> keepalive_;  // until the server closes, a cycle
   Desk& desk_;
   detail::Ref<Link> link_;
@@ -106,8 +120,12 @@ class ServingLink final : public detail::RefCounted {
   std::list<detail::Ref<IncomingCall>> line_ WEFT_GUARDED_BY(mutex_);
   std::atomic<size_t> line_length_{0};
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+  UntakenReplies& untaken_;
   base::Mutex interest_mutex_;
+  UntakenReplies::Share unsent_ WEFT_GUARDED_BY(interest_mutex_);
+  bool takes_replies_ WEFT_GUARDED_BY(interest_mutex_) = true;  // until the link ends
   std::atomic<bool> paused_{false};
+  std::atomic<bool> holds_calls_{false};
   uint32_t interest_ WEFT_GUARDED_BY(interest_mutex_);
 };
 

@@ -4,8 +4,11 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <fstream>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,6 +47,7 @@ class WireRules : public testing::Test {
   }
 
   static constexpr uint32_t kNumber = 5;
+  explicit WireRules(HandmadePeer::Way way = HandmadePeer::Way::kLoopback) : other_(way) {}
   HandmadePeer other_;
 };
 
@@ -94,6 +98,70 @@ std::atomic<int> ran{0};
 int64_t counted(int64_t value) {
   ++ran;
   return value;
+}
+
+constexpr size_t kLongReply = size_t{4} << 20;
+std::atomic<int> long_replies{0};
+std::string reply_at_length(int64_t) {
+  ++long_replies;
+  return std::string(kLongReply, 'x');
+}
+
+// Until none has come for a while.
+int long_replies_made() {
+  for (int before = -1; before != long_replies;) {
+    before = long_replies;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return long_replies;
+}
+
+class WireRulesOverTcp : public WireRules {
+ protected:
+  WireRulesOverTcp() : WireRules(HandmadePeer::Way::kTcp) {}
+};
+
+// As many as the system takes of one connection before anybody reads them.
+int long_replies_of_system() {
+  size_t bytes = 0;
+  for (const char* limits : {"/proc/sys/net/ipv4/tcp_rmem", "/proc/sys/net/ipv4/tcp_wmem"}) {
+    size_t least = 0, usual = 0, most = 0;
+    std::ifstream(limits) >> least >> usual >> most;
+    bytes += most;
+  }
+  return static_cast<int>(bytes / kLongReply) + 1;
+}
+
+TEST_F(WireRulesOverTcp, RepliesThatACallerDoesNotTakeAreLimitedOverAllItsConnections) {
+  constexpr int kConnections = 4;
+  const int of_system = long_replies_of_system();
+  const int calls_each = of_system + 40;
+  long_replies = 0;
+  std::vector<detail::Ref<Link>> links;
+  for (int i = 0; i < kConnections; ++i) links.push_back(other_.call_worker());
+
+  for (int id = 1; id <= calls_each; ++id) {
+    for (const auto& link : links) call<reply_at_length>(*link, static_cast<uint64_t>(id), 0);
+  }
+
+  // The limit, one beyond it on each connection, and those of functions that ran when it was
+  // reached.
+  constexpr int kRunning = 16;
+  const int most =
+      static_cast<int>((size_t{64} << 20) / kLongReply) + kConnections * (1 + of_system) + kRunning;
+  EXPECT_LE(long_replies_made(), most);
+
+  std::vector<std::thread> readers;
+  for (const auto& link : links) {
+    readers.emplace_back([&link, calls_each] {
+      for (int i = 0; i < calls_each; ++i) {
+        ASSERT_EQ(HandmadePeer::next(*link), FrameKind::kReply);
+        EXPECT_GT(link->frame().body.size(), kLongReply);
+      }
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(long_replies, kConnections * calls_each);
 }
 
 TEST_F(WireRules, ACallWhoseCancelOvertookItIsNotBegun) {
