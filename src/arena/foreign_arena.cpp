@@ -91,7 +91,10 @@ c10::DataPtr ForeignArena::take(uint32_t loan, uint64_t offset, size_t bytes) {
   }
   auto borrowed = std::make_unique<Borrowed>(Borrowed{shared_from_this(), loan});
   if (!take_loan(layout().loans, loan))
-    Decoder::fail(fmt::format("a tensor with the loan {}, which is not offered", loan));
+    Decoder::fail(fmt::format(
+        "a tensor with the loan {}, which is not offered (any more: a sender that sees its "
+        "connection end takes its offers back)",
+        loan));
   return {memory_.data() + offset, borrowed.release(), &give_back,
           c10::Device(c10::DeviceType::CPU)};
 }

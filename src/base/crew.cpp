@@ -347,6 +347,7 @@ void Crew::note_unassigned(Duty duty) {
 
 std::vector<Crew::Duty> Crew::take_all_unassigned() {
   std::vector<Duty> all;
+  if (unassigned_leads_.load(std::memory_order_relaxed) == 0) return all;
   all.reserve(posts_.size());  // before a lead is taken that could be lost
   const MutexLock lock(mutex_);
   for (Duty lead = take_unassigned(); lead.kind != Duty::Kind::kNone; lead = take_unassigned())

@@ -74,7 +74,7 @@ bool Poller::add(EventSource& source, uint32_t interest, uint64_t token) {
 void Poller::change(EventSource& source, uint32_t interest, uint64_t token) {
   const bool by_system = source.is_watched_by_system();
   epoll_event event{by_system ? epoll_bits(interest) : bits_of_signs(interest), {.u64 = token}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.descriptor(), &event);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.descriptor(), &event) != 0) return;  // removed
   if (!by_system) watch(source, interest, token);
 }
 

@@ -6,6 +6,7 @@
 
 #include "rpc/agent_core.h"
 #include "transport/poller.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace weft::test {
@@ -23,12 +24,13 @@ constexpr auto kEndsAHang = std::chrono::seconds(60);
 }  // namespace
 
 HandmadePeer::HandmadePeer(Way way)
-    : network_(way == Way::kLoopback ? std::make_shared<transport::LoopbackNetwork>() : nullptr),
-      any_address_(way == Way::kLoopback ? "" : "127.0.0.1:0"),
-      transport_(make_transport()),
-      listener_(transport_->listen(any_address_)) {
+    : way_(way),
+      network_(std::make_shared<transport::LoopbackNetwork>()),
+      transport_(make_transport()) {
+  const std::string any_address = way == Way::kTcp ? "127.0.0.1:0" : "";
+  listener_ = transport_->listen(any_address);
   std::unique_ptr<transport::Transport> its = make_transport();
-  std::unique_ptr<transport::Listener> its_listener = its->listen(any_address_);
+  std::unique_ptr<transport::Listener> its_listener = its->listen(any_address);
   address_ = its_listener->address();
   rendezvous::Group group;
   group.token = kGroup;
@@ -40,7 +42,15 @@ HandmadePeer::HandmadePeer(Way way)
 }
 
 std::unique_ptr<transport::Transport> HandmadePeer::make_transport() const {
-  return network_ ? network_->transport() : transport::make_tcp_transport();
+  switch (way_) {
+    case Way::kLoopback:
+      break;
+    case Way::kTcp:
+      return transport::make_tcp_transport();
+    case Way::kSharedMemory:
+      return transport::make_shm_transport();
+  }
+  return network_->transport();
 }
 
 HandmadePeer::~HandmadePeer() { worker_->shutdown_now(); }

@@ -19,8 +19,8 @@ namespace weft::test {
 /// Rank 1, called "other". The worker is rank 0, called "worker".
 class HandmadePeer {
  public:
-  /// In memory that takes any number of bytes, or over sockets of the system.
-  enum class Way { kLoopback, kTcp };
+  /// In a queue of this process that takes any number of bytes, or as between processes.
+  enum class Way { kLoopback, kTcp, kSharedMemory };
   explicit HandmadePeer(Way way = Way::kLoopback);
   ~HandmadePeer();
 
@@ -49,8 +49,8 @@ class HandmadePeer {
 
   std::unique_ptr<transport::Transport> make_transport() const;
 
-  const std::shared_ptr<transport::LoopbackNetwork> network_;  // null: TCP
-  const std::string any_address_;
+  const Way way_;
+  const std::shared_ptr<transport::LoopbackNetwork> network_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Listener> listener_;
   std::string address_;

@@ -63,12 +63,16 @@ class CallTable {
 
   std::vector<Call> take_all() {
     std::vector<Call> all;
-    all.reserve(open_);
+    take_all(all);
+    return all;
+  }
+  /// Needs no memory if `into` has room for size() calls.
+  void take_all(std::vector<Call>& into) {
+    into.reserve(into.size() + open_);
     for (Slot& slot : slots_) {
-      if (slot.call) all.push_back(release(slot));
+      if (slot.call) into.push_back(release(slot));
     }
     earliest_ = Time::max();
-    return all;
   }
 
   template <typename F>

@@ -25,6 +25,10 @@ SignOfLife Peer::sign_of_failed_connecting(const Error& error) {
 void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfLife sign) {
   Lock lock(mutex_);
   if (link_.get() != link.get() || state_ == State::kClosed) return;
+  // First what needs memory: nothing has changed yet if there is none.
+  std::vector<Call*> calls;
+  calls.reserve(calls_.size());
+  std::string reason = why.message();
   const bool was_connected = state_ == State::kConnected;
   const base::Time now = runtime_->clock->now();
   // Before the calls are settled: those who made them act on the verdict.
@@ -40,8 +44,8 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
   drop_link();
   set_state(State::kIdle);
   connect_by_ = base::Time::max();
-  last_failure_ = why.message();
-  std::vector<Call*> calls = calls_.take_all();
+  last_failure_ = std::move(reason);
+  calls_.take_all(calls);
   for (Call* call : calls) forget(*call);
   if (was_connected) {
     std::erase_if(calls, [&](Call* call) {
@@ -180,9 +184,11 @@ bool Peer::is_pending(uint64_t call_id) {
 void Peer::close(const Error& why) {
   Lock lock(mutex_);
   if (state_ == State::kClosed) return;
+  std::vector<Call*> calls;
+  calls.reserve(calls_.size());  // first: nothing has changed yet if there is no memory
   set_state(State::kClosed);
   closed_because_ = why;
-  std::vector<Call*> calls = calls_.take_all();
+  calls_.take_all(calls);
   for (Call* call : calls) forget(*call);
   const detail::Ref<Link> link = link_;
   if (link) {

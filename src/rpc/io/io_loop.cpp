@@ -65,11 +65,13 @@ std::shared_ptr<IoClient> IoLoop::find(uint64_t token) {
 // finds the client at the old time and queues it anew.
 void IoLoop::set_due(IoClient& client, base::Time due) {
   const base::Time::rep at = due.time_since_epoch().count();
-  if (client.due_.exchange(at, std::memory_order_seq_cst) == at) return;
+  const base::Time::rep before = client.due_.exchange(at, std::memory_order_seq_cst);
+  if (before == at) return;
   try {
     queue(client, at);
-  } catch (...) {  // no memory; the same time can be set again
-    client.due_.store(kNever, std::memory_order_seq_cst);
+  } catch (...) {  // no memory; what was due before still is, and the same time can be set again
+    base::Time::rep expected = at;
+    client.due_.compare_exchange_strong(expected, before, std::memory_order_seq_cst);
     throw;
   }
 }
@@ -241,10 +243,11 @@ base::Time IoLoop::run_timers(base::Time now) {
     while (when <= at &&
            !client->due_.compare_exchange_weak(when, kNever, std::memory_order_seq_cst)) {
     }
+    IoClient& its = *client;
     if (when <= at) {
-      if (!outlive([&] { client->on_time(now); })) retry_soon(*client, now);
-    } else {
-      queue(*client, when);
+      if (!outlive([&its, now] { its.on_time(now); })) retry_soon(its, now);
+    } else if (!outlive([&] { queue(its, when); })) {
+      retry_soon(its, now);
     }
   }
   const base::MutexLock lock(mutex_);

@@ -125,12 +125,17 @@ Link::State Link::write_out() {
   std::string why;
   {
     const base::Unlocked unlocked(mutex_);
-    while (LaneState* from = next_to_write()) {
-      IoResult sent = write_once(*from);
-      if (sent.status == IoResult::Status::kDone) continue;
-      state = sent.status == IoResult::Status::kClosed ? State::kBroken : State::kBlocked;
-      why = std::move(sent.why);
-      break;
+    try {
+      while (LaneState* from = next_to_write()) {
+        IoResult sent = write_once(*from);
+        if (sent.status == IoResult::Status::kDone) continue;
+        state = sent.status == IoResult::Status::kClosed ? State::kBroken : State::kBlocked;
+        why = std::move(sent.why);
+        break;
+      }
+    } catch (const std::bad_alloc&) {  // for the reason of a failure, say
+      state = State::kBroken;
+      why = "no memory";
     }
     for (LaneState* each : {&normal_, &urgent_}) {
       if (each->is_offering()) each->offered_bytes.store(each->sent(), std::memory_order_seq_cst);

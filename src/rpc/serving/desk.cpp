@@ -110,7 +110,7 @@ void Desk::drop_as_bad(ServingLink& link, std::string_view why) {
 
 void Desk::drop(ServingLink& link) {
   if (std::exchange(link.lost, true)) return;
-  unwatch(link);
+  link.stop_watching();
   link.link().close();
   link.cancel_all();
   if (hot_.get() == &link) hot_ = {};
@@ -126,13 +126,6 @@ void Desk::drop(ServingLink& link) {
 // --- leading ---------------------------------------------------------------------------------
 
 void Desk::lead() {
-  // The previous leader lost the lead while it served a batch: this thread first sends that batch's
-  // queued replies, then serves its remaining frames.
-  if (current_) {
-    current_->flush();
-    if (!serve_frames(*current_)) return;
-    current_ = {};
-  }
   while (!crew_.stopping()) {
     if (!take_turn_anyway()) return;
   }
@@ -154,6 +147,13 @@ bool Desk::take_turn_anyway() {
 }
 
 bool Desk::take_turn() {
+  // The previous leader lost the lead while it served a batch: this thread first sends that batch's
+  // queued replies, then serves its remaining frames.
+  if (current_) {
+    current_->flush();
+    if (!serve_frames(*current_)) return false;
+    current_ = {};
+  }
   if (hot_ && runtime_.spin.count() > 0) {
     const detail::Ref<ServingLink> hot = std::exchange(hot_, {});
     if (!spin_on(*hot)) return false;
@@ -203,11 +203,7 @@ bool Desk::serve_events(std::span<const transport::PollEvent> events) {
         continue;
       }
     }
-    if (link->take_held_calls()) {
-      current_ = link;
-      if (!serve_frames(*link)) return false;
-      current_ = {};
-    }
+    if (!serve_held_calls(*link)) return false;
     // When the lead is lost the events left here are reported again to the next leader.
     if (event.readable && !receive_and_serve(*link)) return false;
   }
@@ -244,7 +240,16 @@ bool Desk::spin_on(ServingLink& link) {
   }
 }
 
+bool Desk::serve_held_calls(ServingLink& link) {
+  if (!link.take_held_calls()) return true;
+  current_ = detail::Ref<ServingLink>::share(&link);
+  if (!serve_frames(link)) return false;
+  current_ = {};
+  return true;
+}
+
 bool Desk::receive_and_serve(ServingLink& link) {
+  if (!link.lost && !serve_held_calls(link)) return false;
   if (link.paused() || link.lost) return true;
   for (int i = 0; i < kReceivesPerTurn; ++i) {
     switch (link.link().receive()) {

@@ -67,6 +67,7 @@ class Desk final : public base::CrewLoop {
   bool wait_and_serve();
   bool serve_events(std::optional<base::Duration> limit);
   bool serve_events(std::span<const transport::PollEvent> events);
+  bool serve_held_calls(ServingLink& link);
   bool receive_and_serve(ServingLink& link);
   bool serve_frames(ServingLink& link);
   bool serve_call(ServingLink& link);

@@ -160,6 +160,14 @@ void IncomingCall::park(std::vector<std::byte> memory, std::span<const std::byte
   parked_tensors_ = std::move(tensors);
 }
 
+bool IncomingCall::may_begin() {
+  try {
+    return begins_anyway || !link_->wait_for_replies_taken(*this);
+  } catch (const std::bad_alloc&) {
+    return true;
+  }
+}
+
 void IncomingCall::run_from_backlog() {
   if (resume_) return resume();
   decode_parked();

@@ -43,6 +43,8 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
             std::vector<at::Tensor> tensors);
   /// For the thread that took the call from the backlog: runs it, or decodes it if it was parked.
   void run_from_backlog();
+  /// Whether a thread that took the call from the backlog is to run it. If not, the link has it.
+  bool may_begin();
   /// The call cannot even be answered: its caller learns that from the end of the connection.
   void give_up(const std::string& why);
   /// Of a call in the backlog: whether it can run.
@@ -87,7 +89,8 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   // In the link's index of calls being served.
   IncomingCall* next = nullptr;
   IncomingCall* previous = nullptr;
-  bool works = false;  // the link's, under its lock: counts as one that needs a thread
+  bool begins_anyway = false;  // set by the link before the call returns to the backlog
+  bool works = false;          // the link's, under its lock: counts as one that needs a thread
 
  private:
   enum class Stage : uint8_t { kArrived, kInBacklog, kAwaitsArguments, kRuns, kReturnedFuture };

@@ -86,7 +86,7 @@ void Server::close_all() {
   }
   for (auto& desk : desks_) {
     for (auto& link : desk->take_all()) {
-      desk->unwatch(*link);
+      link->stop_watching();
       link->link().close();
       link->cancel_all();
     }
@@ -123,27 +123,15 @@ void Server::add_to_backlog(detail::Ref<IncomingCall> call) {
   crew_->on_task_added();
 }
 
-// Asked again under the lock: of two threads that tell, the later one's view stays.
-void Server::on_untaken_replies(int caller) {
-  bool held;
-  {
-    const base::MutexLock lock(mutex_);
-    held = untaken_replies_[caller].too_many();
-    backlog_.hold(caller, held);
-    backlog_size_.store(backlog_.size(), std::memory_order_seq_cst);
-  }
-  if (!held) crew_->on_task_added();
-}
-
 template <typename F>
 bool Server::run_one_that(const F& suits) {
   std::optional<detail::Ref<IncomingCall>> call;
-  {
+  do {
     const base::MutexLock lock(mutex_);
     call = backlog_.pop_if(suits);
     if (!call) return false;
     backlog_size_.store(backlog_.size(), std::memory_order_seq_cst);
-  }
+  } while (!(*call)->may_begin());
   crew_->found_work();
   try {
     (*call)->run_from_backlog();

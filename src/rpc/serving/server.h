@@ -63,8 +63,6 @@ class Server final : public base::CrewBacklog {
   void on_answered(IncomingCall& call, bool failed, base::Duration took);
   /// The call is run by a thread of the crew as soon as there is a slot. Any thread.
   void add_to_backlog(detail::Ref<IncomingCall> call);
-  /// The caller's untaken replies have become too many, or are no longer. Any thread.
-  void on_untaken_replies(int caller);
 
   // CrewBacklog:
   size_t waiting() const override { return backlog_size_.load(std::memory_order_seq_cst); }

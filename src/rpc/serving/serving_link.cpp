@@ -54,7 +54,6 @@ ServingLink::ServingLink(Server& server, Desk& desk, detail::Ref<Link> link, Wor
       desk_(desk),
       link_(std::move(link)),
       caller_(std::move(caller)),
-      untaken_(untaken),
       unsent_(untaken),
       interest_(transport::kReadable) {}
 
@@ -83,64 +82,85 @@ const ResolvedFunction& ServingLink::resolve(const wire::CallPrelude& prelude, u
 // calls would be begun meanwhile.
 class ServingLink::LargeReply {
  public:
-  LargeReply(ServingLink& link, size_t bytes) : link_(link), share_(link.untaken_) { set(bytes); }
-  ~LargeReply() { set(0); }
+  LargeReply(ServingLink& link, size_t bytes) : link_(link), bytes_(bytes) {
+    link_.being_queued_.fetch_add(bytes_, std::memory_order_relaxed);
+  }
+  ~LargeReply() { link_.being_queued_.fetch_sub(bytes_, std::memory_order_relaxed); }
   LargeReply(const LargeReply&) = delete;
 
  private:
-  void set(size_t bytes) {
-    if (share_.set(bytes).crossed) link_.server_.on_untaken_replies(link_.caller_.id);
-  }
-
   ServingLink& link_;
-  UntakenReplies::Share share_;
+  const size_t bytes_;
 };
 
 void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
                              Encoder& value, Link::Lane lane) {
-  const size_t bytes = value.payload().size() + value.tensor_bytes();
-  std::optional<LargeReply> large;
-  if (bytes >= kMuchUnsent) large.emplace(*this, bytes);
   link_->stage(value);
-  link_->queue(header, note, value, lane);
-  if (large) update_interest();  // it is unsent before it stops being large
+  size_t bytes = value.payload().size();
+  for (const Encoder::OutgoingTensor& tensor : value.tensors()) {
+    if (!tensor.staged) bytes += tensor.bytes;
+  }
+  if (bytes < kMuchUnsent) {
+    link_->queue(header, note, value, lane);
+  } else {
+    const LargeReply large(*this, bytes);
+    update_interest();
+    link_->queue(header, note, value, lane);
+  }
   if (!Desk::flushes_later(*this)) flush();
 }
 
-void ServingLink::flush() {
-  link_->flush();
-  update_interest();
-}
+void ServingLink::flush() { update_interest(link_->flush()); }
 
 // Computed and told under one lock, so that of two threads the later one's view stays.
-void ServingLink::update_interest() {
+void ServingLink::update_interest(Link::State flushed) {
   const base::MutexLock lock(interest_mutex_);
-  const bool reads = note_unsent().reads;
-  uint32_t wanted = reads ? transport::kReadable : transport::kNothing;
+  if (!is_watched_) return;
+  const bool reads =
+      unsent_.set(link_->unsent_bytes() + being_queued_.load(std::memory_order_relaxed));
+  // A leader that is told of a broken connection drops it.
+  const bool tells = reads || flushed == Link::State::kBroken;
+  uint32_t wanted = tells ? transport::kReadable : transport::kNothing;
   // The leader serves what it holds when it is told that the connection is writable, which it is.
   const bool serves_held = reads && holds_calls_.load(std::memory_order_relaxed);
   if (link_->blocked() || serves_held) wanted |= transport::kWritable;
   paused_.store(!reads, std::memory_order_relaxed);
   if (std::exchange(interest_, wanted) != wanted) desk_.watch(*this, wanted);
+  if (reads && !waiting_.empty()) let_waiting_begin();
 }
 
-UntakenReplies::Change ServingLink::note_unsent() {
-  const auto change = unsent_.set(takes_replies_ ? link_->unsent_bytes() : 0);
-  if (change.crossed) server_.on_untaken_replies(caller_.id);
-  return change;
+// The first of them begins in any case. Otherwise calls that are read as soon as the link goes on
+// could keep those that wait from ever beginning.
+void ServingLink::let_waiting_begin() {
+  waiting_.front()->begins_anyway = true;
+  try {
+    for (; !waiting_.empty(); waiting_.pop_front()) server_.add_to_backlog(waiting_.front());
+  } catch (const std::bad_alloc&) {
+    link_->close();  // the leader finds it closed
+  }
+}
+
+bool ServingLink::wait_for_replies_taken(IncomingCall& call) {
+  if (!paused()) return false;
+  const base::MutexLock lock(interest_mutex_);
+  if (!paused() || !is_watched_) return false;
+  waiting_.push_back(detail::Ref<IncomingCall>::share(&call));
+  return true;
 }
 
 // Replies that are left are never taken.
-void ServingLink::end_replies() {
+void ServingLink::stop_watching() {
+  std::list<detail::Ref<IncomingCall>> waiting;  // destroyed outside the lock
   const base::MutexLock lock(interest_mutex_);
-  takes_replies_ = false;
-  note_unsent();
+  if (!std::exchange(is_watched_, false)) return;
+  desk_.unwatch(*this);
+  unsent_.set(0);
+  waiting.swap(waiting_);
 }
 
 bool ServingLink::takes_next_call() {
   if (link_->unsent_bytes() < kMuchUnsent) return true;
-  if (!link_->blocked()) link_->flush();
-  update_interest();
+  update_interest(link_->blocked() ? Link::State::kFine : link_->flush());
   if (!paused()) return true;
   holds_calls_.store(true, std::memory_order_relaxed);
   update_interest();  // again: another thread may have ended the pause without knowing of the calls
@@ -221,7 +241,6 @@ detail::Ref<IncomingCall> ServingLink::next_in_line() {
 }
 
 void ServingLink::cancel_all() {
-  end_replies();
   std::vector<detail::Ref<IncomingCall>> calls;
   std::list<detail::Ref<IncomingCall>> line;  // its calls keep the link; needs no memory
   {

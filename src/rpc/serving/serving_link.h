@@ -69,6 +69,10 @@ class ServingLink final : public detail::RefCounted {
   void needs_no_thread(IncomingCall& call);
   void describe_calls(std::vector<CallInFlight>& calls, bool reserved_too, base::Time now);
 
+  /// A call of the backlog that is not to begin while the link is paused waits here, and returns to
+  /// the backlog afterwards. False: the link is not paused.
+  bool wait_for_replies_taken(IncomingCall& call);
+
   // Calls whose arguments are decoded later, one after the other: the line keeps the order in which
   // the calls came.
   bool has_line() const { return line_length_.load(std::memory_order_acquire) > 0; }
@@ -78,8 +82,10 @@ class ServingLink final : public detail::RefCounted {
   detail::Ref<IncomingCall> next_in_line();
 
   /// Tells the poller what to wait for: readable unless the caller leaves its replies untaken,
-  /// writable while some are unsent. Any thread, after every flush.
-  void update_interest();
+  /// writable while some are unsent. Any thread, after every flush, with what came of it.
+  void update_interest(Link::State flushed = Link::State::kFine);
+  /// Before the connection is closed.
+  void stop_watching();
   /// Whether the link is not read, because its caller does not take its replies.
   bool paused() const { return paused_.load(std::memory_order_relaxed); }
   /// Leader, between two calls of a batch: false if the caller does not take its replies. Then the
@@ -97,8 +103,7 @@ class ServingLink final : public detail::RefCounted {
 
  private:
   class LargeReply;
-  UntakenReplies::Change note_unsent() WEFT_REQUIRES(interest_mutex_);
-  void end_replies();
+  void let_waiting_begin() WEFT_REQUIRES(interest_mutex_);
 
   Server& server_;
   const std::shared_ptr<AgentCore> keepalive_;  // until the server closes, a cycle
@@ -120,10 +125,12 @@ class ServingLink final : public detail::RefCounted {
   std::list<detail::Ref<IncomingCall>> line_ WEFT_GUARDED_BY(mutex_);
   std::atomic<size_t> line_length_{0};
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
-  UntakenReplies& untaken_;
+  std::atomic<size_t> being_queued_{0};  // bytes of large replies
   base::Mutex interest_mutex_;
   UntakenReplies::Share unsent_ WEFT_GUARDED_BY(interest_mutex_);
-  bool takes_replies_ WEFT_GUARDED_BY(interest_mutex_) = true;  // until the link ends
+  bool is_watched_ WEFT_GUARDED_BY(interest_mutex_) = true;
+  // Calls that had a thread while the link was paused.
+  std::list<detail::Ref<IncomingCall>> waiting_ WEFT_GUARDED_BY(interest_mutex_);
   std::atomic<bool> paused_{false};
   std::atomic<bool> holds_calls_{false};
   uint32_t interest_ WEFT_GUARDED_BY(interest_mutex_);

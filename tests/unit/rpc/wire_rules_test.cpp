@@ -15,6 +15,7 @@
 
 #include "rpc/functions/function_table.h"
 #include "support/handmade_peer.h"
+#include "support/scenario.h"
 #include "weft/detail/function_entry.h"
 
 namespace weft::rpc {
@@ -116,10 +117,15 @@ int long_replies_made() {
   return long_replies;
 }
 
-class WireRulesOverTcp : public WireRules {
+// Where the system takes so many bytes and no more.
+class WireRulesOfProcesses : public WireRules,
+                             public testing::WithParamInterface<HandmadePeer::Way> {
  protected:
-  WireRulesOverTcp() : WireRules(HandmadePeer::Way::kTcp) {}
+  WireRulesOfProcesses() : WireRules(GetParam()) {}
 };
+INSTANTIATE_TEST_SUITE_P(All, WireRulesOfProcesses,
+                         testing::Values(HandmadePeer::Way::kTcp,
+                                         HandmadePeer::Way::kSharedMemory));
 
 // As many as the system takes of one connection before anybody reads them.
 int long_replies_of_system() {
@@ -132,7 +138,7 @@ int long_replies_of_system() {
   return static_cast<int>(bytes / kLongReply) + 1;
 }
 
-TEST_F(WireRulesOverTcp, RepliesThatACallerDoesNotTakeAreLimitedOverAllItsConnections) {
+TEST_P(WireRulesOfProcesses, RepliesThatACallerDoesNotTakeAreLimitedOverAllItsConnections) {
   constexpr int kConnections = 4;
   const int of_system = long_replies_of_system();
   const int calls_each = of_system + 40;
@@ -162,6 +168,31 @@ TEST_F(WireRulesOverTcp, RepliesThatACallerDoesNotTakeAreLimitedOverAllItsConnec
   }
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(long_replies, kConnections * calls_each);
+}
+
+std::optional<Promise<int64_t>> later;
+Future<int64_t> reply_later(int64_t) { return later.emplace().future(); }
+
+TEST_P(WireRulesOfProcesses, ACallerMayGoWithoutHavingTakenItsReplies) {
+  detail::Ref<Link> link = other_.call_worker();
+  later.reset();
+  long_replies = 0;
+  call<reply_later>(*link, 1, 0);
+  for (int id = 2; id < long_replies_of_system() + 40; ++id)
+    call<reply_at_length>(*link, static_cast<uint64_t>(id), 0);
+  long_replies_made();
+  ASSERT_TRUE(later.has_value());
+
+  link->close();
+  link = {};
+  const auto calls = [this] { return other_.worker().debug_info().calls.size(); };
+  EXPECT_TRUE(test::eventually([&calls] { return calls() <= 1; }));
+  later->set_value(7);  // nobody is there
+  EXPECT_TRUE(test::eventually([&calls] { return calls() == 0; }));
+
+  const detail::Ref<Link> next = other_.call_worker();
+  call<tripled>(*next, 1, 7);
+  EXPECT_EQ(result(*next, 1), 21);
 }
 
 TEST_F(WireRules, ACallWhoseCancelOvertookItIsNotBegun) {

@@ -48,34 +48,6 @@ TEST(Backlog, ACallerThatComesLateWaitsForOneCallOfEachOther) {
   EXPECT_EQ(backlog.pop(), "one");
 }
 
-TEST(Backlog, ACallerThatIsHeldBackHasNoTurns) {
-  Calls backlog;
-  for (const char* call : {"a1", "a2"}) backlog.push(0, call);
-  backlog.push(1, "b1");
-
-  backlog.hold(0, true);
-  backlog.push(0, "a3");
-  EXPECT_EQ(backlog.size(), 1u);
-  EXPECT_EQ(pop_all(backlog), (std::vector<std::string>{"b1"}));
-
-  backlog.push(1, "b2");
-  backlog.hold(0, false);
-  EXPECT_EQ(backlog.size(), 4u);
-  EXPECT_EQ(pop_all(backlog), (std::vector<std::string>{"b2", "a1", "a2", "a3"}));
-}
-
-TEST(Backlog, ACallerMayBeHeldBackBeforeItHasCalls) {
-  Calls backlog;
-  backlog.hold(0, true);
-  backlog.hold(0, true);
-  backlog.push(0, "a1");
-
-  EXPECT_EQ(backlog.pop(), std::nullopt);
-  backlog.hold(0, false);
-  EXPECT_EQ(pop_all(backlog), (std::vector<std::string>{"a1"}));
-  EXPECT_TRUE(backlog.empty());
-}
-
 TEST(Backlog, ACallThatSuitsMayGoFirstButNotBeforeOthersOfItsCaller) {
   Calls backlog;
   for (const char* call : {"long 1", "short 1"}) backlog.push(0, call);

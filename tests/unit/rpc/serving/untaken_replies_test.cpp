@@ -12,33 +12,35 @@ TEST(UntakenReplies, AllConnectionsOfACallerCount) {
   UntakenReplies all;
   UntakenReplies::Share first(all), second(all);
 
-  EXPECT_TRUE(first.set(kLimit).reads);
-  EXPECT_FALSE(all.too_many());
-  EXPECT_FALSE(second.set(1).reads);
-  EXPECT_TRUE(all.too_many());
-  EXPECT_FALSE(first.set(kLimit).reads);
+  EXPECT_TRUE(first.set(kLimit));
+  EXPECT_FALSE(second.set(1));
+  EXPECT_FALSE(first.set(kLimit));
+  EXPECT_TRUE(second.set(0));
+  EXPECT_TRUE(first.set(kLimit));
 }
 
-TEST(UntakenReplies, AConnectionWithoutAnyIsRead) {
+TEST(UntakenReplies, AConnectionWithoutAnyGoesOn) {
   UntakenReplies all;
   UntakenReplies::Share first(all), second(all);
   first.set(2 * kLimit);
 
-  EXPECT_TRUE(second.set(0).reads);
-  EXPECT_FALSE(second.set(1).reads);
-  EXPECT_TRUE(second.set(0).reads);
+  EXPECT_TRUE(second.set(0));
+  EXPECT_FALSE(second.set(1));
+  EXPECT_TRUE(second.set(0));
 }
 
-TEST(UntakenReplies, EachCrossingOfTheLimitIsTold) {
+TEST(UntakenReplies, NoneAreLeftWhenAllAreTaken) {
   UntakenReplies all;
   UntakenReplies::Share first(all), second(all);
+  first.set(2 * kLimit);
+  second.set(3);
+  first.set(1);
+  second.set(kLimit);
 
-  EXPECT_FALSE(first.set(kLimit).crossed);
-  EXPECT_TRUE(second.set(1).crossed);
-  EXPECT_FALSE(second.set(2).crossed);
-  EXPECT_TRUE(first.set(0).crossed);
-  EXPECT_FALSE(second.set(0).crossed);
+  EXPECT_TRUE(all.too_many());
+  first.set(0);
   EXPECT_FALSE(all.too_many());
+  EXPECT_TRUE(second.set(kLimit));
 }
 
 }  // namespace
