@@ -171,17 +171,23 @@ TEST_P(WireRulesOfProcesses, RepliesThatACallerDoesNotTakeAreLimitedOverAllItsCo
 }
 
 std::optional<Promise<int64_t>> later;
-Future<int64_t> reply_later(int64_t) { return later.emplace().future(); }
+std::atomic<bool> later_is_there{false};
+Future<int64_t> reply_later(int64_t) {
+  Future<int64_t> future = later.emplace().future();
+  later_is_there = true;
+  return future;
+}
 
 TEST_P(WireRulesOfProcesses, ACallerMayGoWithoutHavingTakenItsReplies) {
   detail::Ref<Link> link = other_.call_worker();
   later.reset();
+  later_is_there = false;
   long_replies = 0;
   call<reply_later>(*link, 1, 0);
   for (int id = 2; id < long_replies_of_system() + 40; ++id)
     call<reply_at_length>(*link, static_cast<uint64_t>(id), 0);
   long_replies_made();
-  ASSERT_TRUE(later.has_value());
+  ASSERT_TRUE(test::eventually([] { return later_is_there.load(); }));
 
   link->close();
   link = {};
