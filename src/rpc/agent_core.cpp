@@ -156,8 +156,9 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
                 fmt::format("a timeout of {} ns for {}", timeout.count(), function.name));
   }
   CallLimits limits;
+  limits.asked = runtime_->clock->now();
   limits.caller_waits = caller_waits;
-  if (timeout.count() > 0) limits.deadline = base::later(runtime_->clock->now(), timeout);
+  if (timeout.count() > 0) limits.deadline = base::later(limits.asked, timeout);
   IncomingCall* parent = IncomingCall::current();
   if (parent && &parent->server().agent() != this) parent = nullptr;
   if (parent) {

@@ -49,6 +49,7 @@ namespace weft::rpc {
 
 /// How a call is to be made.
 struct CallLimits {
+  base::Time asked;  // when the user's thread asked for the call
   base::Time deadline = base::Time::max();
   uint32_t depth = 0;
   bool caller_waits = false;
@@ -120,7 +121,7 @@ class Peer final : public Ticking {
 
   enum class Sending { kDone, kBroke, kRetired };
   Sending send(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
-               const CallLimits& limits);
+               const CallLimits& limits, base::Time now);
   void stage(Encoder& arguments) WEFT_REQUIRES(mutex_);
   Sending fail_unsent(Call& call, const Error& error) WEFT_EXCLUDES(mutex_);
 
@@ -135,7 +136,7 @@ class Peer final : public Ticking {
   void notice_dead_link() WEFT_REQUIRES(mutex_);
   void connect() WEFT_REQUIRES(mutex_);
   bool queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                  const CallLimits& limits) WEFT_REQUIRES(mutex_);
+                  const CallLimits& limits, base::Time now) WEFT_REQUIRES(mutex_);
   bool should_defer(const CallLimits& limits) const WEFT_REQUIRES(mutex_);
   void flush(const detail::Ref<Link>& link, size_t too_much = SIZE_MAX) WEFT_EXCLUDES(mutex_);
 

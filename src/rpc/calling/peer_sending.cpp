@@ -41,18 +41,19 @@ bool Peer::start(Call& call, const detail::FunctionEntry& function, Encoder& arg
                  const CallLimits& limits) {
   Access::peer(call) = detail::Ref<Peer>::share(this);
   Access::function(call) = &function;
+  Access::started(call) = limits.asked;
   Access::deadline(call) = limits.deadline;
   Access::depth(call) = limits.depth;
   Access::bytes(call) = arguments.payload().size() + arguments.tensor_bytes();
   if (!arguments.kept().empty()) Access::kept(call) = arguments.kept();
   if (!is_reserved(function)) runtime_->counters.outstanding.begin();
 
-  Sending sending = send(call, function, arguments, limits);
+  Sending sending = send(call, function, arguments, limits, limits.asked);
   if (sending == Sending::kBroke) {
     // The connection broke before the call's frame had left completely, so the callee cannot have
     // run it: this thread sends it once more, on a new connection.
     Access::never_anew(call);
-    sending = send(call, function, arguments, limits);
+    sending = send(call, function, arguments, limits, runtime_->clock->now());
   }
   if (sending != Sending::kRetired) {
     counters_.calls.add();
@@ -73,9 +74,8 @@ Peer::Sending Peer::fail_unsent(Call& call, const Error& error) {
 
 // kBroke: the connection broke before the whole frame had left; the call is not settled.
 Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
-                         const CallLimits& limits) {
+                         const CallLimits& limits, base::Time now) {
   Lock lock(mutex_);
-  Access::started(call) = runtime_->clock->now();
   if (state_ == State::kClosed) {
     const Error why = *closed_because_;
     lock.unlock();
@@ -85,18 +85,20 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Enco
   // Weft's own calls do not wait for room: leases and liveness must not depend on users' calls.
   if (is_reserved(function)) {
     shared_window_->open(limits.depth, Access::bytes(call));
-  } else if (take_room(limits, Access::bytes(call)) != Room::kTaken &&
-             !wait_for_room(limits, Access::bytes(call))) {
-    const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
-    lock.unlock();
-    fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
-    return Sending::kDone;
+  } else if (take_room(limits, Access::bytes(call)) != Room::kTaken) {
+    if (!wait_for_room(limits, Access::bytes(call))) {
+      const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
+      lock.unlock();
+      fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
+      return Sending::kDone;
+    }
+    now = runtime_->clock->now();
   }
   try {
     stage(arguments);
     // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
-    const bool doubtful = Access::started(call) - last_received_ > kQuietLink ||
-                          (reception_.loop_reads() && calls_.empty());
+    const bool doubtful =
+        now - last_received_ > kQuietLink || (reception_.loop_reads() && calls_.empty());
     if (state_ == State::kConnected && doubtful) notice_dead_link();
     if (state_ == State::kClosed) throw *closed_because_;
     if (retired_) {
@@ -115,7 +117,7 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Enco
   const detail::Ref<Link> link = link_;
   bool queued = false;
   try {
-    queued = queue_call(call, function, arguments, limits);
+    queued = queue_call(call, function, arguments, limits, now);
   } catch (const std::exception&) {
     // A part of the frame may be queued, so nothing more may be sent after it.
     link->close();
@@ -197,7 +199,7 @@ bool Peer::should_defer(const CallLimits& limits) const {
 
 // False: there is no memory, and nothing was done.
 bool Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                      const CallLimits& limits) {
+                      const CallLimits& limits, base::Time now) {
   try {
     window_.prepare(limits.depth);
     Access::id(call) = calls_.open(&call, limits.deadline);
@@ -212,7 +214,7 @@ bool Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
   wire::CallPrelude prelude;
   prelude.function = function.index;
   prelude.depth = static_cast<uint16_t>(limits.depth);
-  prelude.remaining_us = remaining_us(limits.deadline, Access::started(call));
+  prelude.remaining_us = remaining_us(limits.deadline, now);
   // Weft's own small messages, such as renewals of leases, do not wait for bulk.
   const bool urgent = is_reserved(function) && Access::bytes(call) <= Link::kMostUrgentBytes;
   const Link::Lane lane = urgent ? link_->lane_for_urgent() : Link::Lane::kNormal;

@@ -191,10 +191,13 @@ void IncomingCall::decode_parked() {
   parked_tensors_ = {};
 }
 
+// To look at the clock once more would be a tenth of what a short call costs: user code that begins
+// as soon as the call has arrived began when it arrived.
 void IncomingCall::begin_user_code() {
+  const bool at_once = stage_.load(std::memory_order_relaxed) == Stage::kArrived;
   stage_.store(Stage::kRuns, std::memory_order_relaxed);
   in_user_code_ = true;
-  user_code_began_ = server_.runtime().clock->now();
+  user_code_began_ = at_once ? arrived_ : server_.runtime().clock->now();
   Desk::on_user_code(*this);
 }
 

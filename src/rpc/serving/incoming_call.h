@@ -118,7 +118,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   Decoder* decoder_ = nullptr;
   detail::Ref<Companion> companion_;
   bool in_user_code_ = false;
-  std::atomic<Stage> stage_{Stage::kArrived};  // for people
+  std::atomic<Stage> stage_{Stage::kArrived};
   std::atomic<bool> answered_{false};
   std::atomic<bool> cancelled_{false};
   std::vector<std::byte> parked_memory_;

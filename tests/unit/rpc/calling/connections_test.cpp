@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "support/loopback_group.h"
 #include "support/scenario.h"
+#include "weft/current_call.h"
 #include "weft/future.h"
 #include "weft/rref.h"
 #include "wire/frame.h"
@@ -114,6 +115,7 @@ class RestingConnections : public testing::Test {
     Options options = several(4);
     options.heartbeat_interval = options.suspect_after = 100'000h;
     options.dead_after = 200'000h;
+    options.window_bytes = 1 << 20;
     return options;
   }
   void call_from_four_threads() {
@@ -243,6 +245,31 @@ TEST(Connections, ShareTheWindowOfBytes) {
     all.answers[answered].set_value(1);
   }
   for (auto& thread : threads) thread.join();
+}
+
+int64_t seconds_left(const std::vector<int64_t>&) {
+  return std::chrono::duration_cast<std::chrono::seconds>(*current_call::remaining()).count();
+}
+
+TEST_F(RestingConnections, ACallThatWaitedForRoomInTheWindowDoesNotLastLongerAtItsCallee) {
+  Held answers;
+  held = &answers;
+  const std::vector<int64_t> much(60'000);
+  std::vector<Future<int64_t>> first;
+  for (int i = 0; i < 2; ++i) first.push_back(group[0].async<hold>({"b", Timeout(0)}, much));
+  ASSERT_TRUE(eventually([] { return held_calls() == 2; }));
+  std::future<int64_t> left = std::async(std::launch::async, [&] {
+    return group[0].sync<seconds_left>({"b", 10s}, much);
+  });
+  ASSERT_TRUE(
+      eventually([&] { return group[0].debug_info().counters.at("calls.outstanding") == 3; }));
+
+  clock->advance(6s);
+  for (auto& answer : answers.answers) answer.set_value(1);
+
+  EXPECT_LE(left.get(), 4);
+  wait_all(first);
+  held = nullptr;
 }
 
 TEST(Connections, AreAllClosedAtTheEnd) {
