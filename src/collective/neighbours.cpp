@@ -21,8 +21,10 @@ bool is_worth_sharing(const at::Tensor& tensor) {
 at::Tensor in_arena(arena::Arena& arena, const at::Tensor& like) {
   c10::DataPtr memory = arena.allocate(like.nbytes());
   if (!memory) return {};
-  void* data = memory.release_context();
-  return at::from_blob(data, like.sizes(), &arena::Arena::free, like.options());
+  void* const data = memory.get();
+  at::Tensor tensor = at::from_blob(data, like.sizes(), &arena::Arena::free, like.options());
+  memory.release_context();  // the tensor's now
+  return tensor;
 }
 
 }  // namespace

@@ -84,8 +84,8 @@ class Poller {
   uint32_t calls_ = 0;  // of wait() that found an awake source ready
 
   mutable base::Mutex mutex_;
-  // Sources that the system does not watch, by token. Those that are not awake are armed. Both
-  // lists have room for all of them, so that a thread that waits needs no memory.
+  // Sources that the system does not watch, by token. Those that are not awake are armed. awake_
+  // and still_ have room for all of them, so that a thread that waits needs no memory.
   std::unordered_map<uint64_t, Watched> watched_ WEFT_GUARDED_BY(mutex_);
   std::vector<uint64_t> awake_ WEFT_GUARDED_BY(mutex_);  // tokens
   std::vector<uint64_t> still_ WEFT_GUARDED_BY(mutex_);  // look_at_awake()'s

@@ -17,7 +17,6 @@ thread_local const IoLoop* leading = nullptr;
 constexpr base::Time::rep kNever = base::Time::max().time_since_epoch().count();
 // Between two looks at connections and timers.
 constexpr int kContinuationsPerTurn = 64;
-constexpr auto kMomentWithoutMemory = std::chrono::milliseconds(10);
 constexpr auto kContinuationTime = std::chrono::microseconds(200);
 
 // On behalf of no call.
@@ -193,7 +192,7 @@ bool IoLoop::outlive(const F& work) noexcept {
     return true;
   } catch (const std::exception& error) {
     base::log(LogLevel::kError, "io", "work on a connection was put off: {}", error.what());
-    std::this_thread::sleep_for(kMomentWithoutMemory);
+    std::this_thread::sleep_for(base::kMomentWithoutMemory);
     return false;
   }
 }
@@ -256,7 +255,13 @@ base::Time IoLoop::run_timers(base::Time now) {
 
 void IoLoop::retry_soon(IoClient& client, base::Time now) {
   outlive([&] {
-    if (client.due() > now + kMomentWithoutMemory) set_due(client, now + kMomentWithoutMemory);
+    const base::Time soon = now + base::kMomentWithoutMemory;
+    const base::Time due = client.due();
+    if (due > soon) {
+      set_due(client, soon);
+    } else {
+      queue(client, due.time_since_epoch().count());
+    }
   });
 }
 

@@ -36,12 +36,16 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
   bool start() {
     IoLoop& io = host_.runtime_->io;
     token_ = io.add(shared_from_this());
-    if (!io.watch_new(link_->connection(), transport::kReadable, token_)) {
-      io.remove(token_);
-      return false;
+    try {
+      if (io.watch_new(link_->connection(), transport::kReadable, token_)) {
+        io.set_due(*this, host_.runtime_->clock->now() + kHelloTimeout);
+        return true;
+      }
+    } catch (const std::bad_alloc&) {
+      // As if there were no descriptor.
     }
-    io.set_due(*this, host_.runtime_->clock->now() + kHelloTimeout);
-    return true;
+    io.remove(token_);
+    return false;
   }
 
   void on_event(bool, bool) override {

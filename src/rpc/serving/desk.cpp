@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/room.h"
 #include "rpc/agent_core.h"
 #include "rpc/functions/function_table.h"
 #include "rpc/serving/placement.h"
@@ -20,7 +21,6 @@ namespace {
 // A caller that called so lately may call again at once.
 constexpr auto kSoon = std::chrono::milliseconds(10);
 constexpr auto kLongestInline = std::chrono::milliseconds(1);
-constexpr auto kMomentWithoutMemory = std::chrono::milliseconds(10);
 constexpr int kReceivesPerTurn = 64;
 
 // While a leader polls one link, it asks the poller in between: after so many polls, depending on
@@ -138,10 +138,9 @@ bool Desk::take_turn_anyway() {
     return take_turn();
   } catch (const std::exception& error) {
     if (!leads_after_throw()) return false;
-    role() = {};
-    current_ = {};
+    role() = {};  // a batch that was being served is still current_
     base::log(LogLevel::kError, runtime_.name(), "cannot serve for a moment: {}", error.what());
-    std::this_thread::sleep_for(kMomentWithoutMemory);
+    std::this_thread::sleep_for(base::kMomentWithoutMemory);
     return true;
   }
 }
