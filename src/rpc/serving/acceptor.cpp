@@ -37,10 +37,10 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
     IoLoop& io = host_.runtime_->io;
     token_ = io.add(shared_from_this());
     try {
-      if (io.watch_new(link_->connection(), transport::kReadable, token_)) {
-        io.set_due(*this, host_.runtime_->clock->now() + kHelloTimeout);
-        return true;
-      }
+      // The timer first: that of a removed guest does nothing, but a poller would go on looking at a
+      // connection that is gone.
+      io.set_due(*this, host_.runtime_->clock->now() + kHelloTimeout);
+      if (io.watch_new(link_->connection(), transport::kReadable, token_)) return true;
     } catch (const std::bad_alloc&) {
       // As if there were no descriptor.
     }
