@@ -81,7 +81,7 @@ class Arena {
   void end_line(uint64_t line);
 
   struct Offer {
-    uint32_t loan = 0;
+    LoanTicket loan = 0;
     uint64_t offset = 0;  // of the data
   };
   /// Lends the `bytes` bytes at `data`, which lie in memory that allocate() gave. Nothing: there
@@ -91,9 +91,11 @@ class Arena {
   /// Bytes that were offered over the line and that nobody has taken yet.
   size_t untaken_bytes(uint64_t line);
 
+  enum class Tidied { kWholly, kInPart };
   /// Ends the loans of dead processes, and gives pages that were not used since the last call back
-  /// to the system.
-  void tidy();
+  /// to the system. kInPart: a later call may give back more, because something is lent or pages
+  /// were used since the last call.
+  Tidied tidy();
 
   struct Usage {
     size_t used_bytes = 0;
@@ -122,6 +124,7 @@ class Arena {
   };
 
   void say_what_it_is();
+  bool give_back_some_pages();
   bool is_forked_copy() const { return fork_depth_ != base::fork_depth(); }
   ArenaLayout& layout() { return *reinterpret_cast<ArenaLayout*>(memory_.data()); }
   bool is_untaken(const Offered& offered) const WEFT_REQUIRES(mutex_);

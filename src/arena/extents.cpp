@@ -71,25 +71,36 @@ std::optional<Extent> Extents::find(size_t at) const {
   return !found->second.is_free() && at < extent.end() ? std::optional(extent) : std::nullopt;
 }
 
-std::vector<Extent> Extents::take_stale() {
-  std::vector<Extent> stale;
-  const uint32_t now = period_++;
+template <typename F>
+void Extents::each_free_chunk(const F& visit) const {
   for (const auto& [start, part] : parts_) {
     if (!part.is_free()) continue;
     const size_t first = (start + kChunk - 1) / kChunk;
     const size_t end = (start + part.bytes) / kChunk;
-    for (size_t chunk = first; chunk < end; ++chunk) {
-      if (touched_in_[chunk] == 0 || touched_in_[chunk] == now) continue;
-      touched_in_[chunk] = 0;
-      const Extent extent{chunk * kChunk, kChunk};
-      if (!stale.empty() && stale.back().end() == extent.start) {
-        stale.back().bytes += kChunk;
-      } else {
-        stale.push_back(extent);
-      }
-    }
+    for (size_t chunk = first; chunk < end; ++chunk) visit(chunk);
   }
+}
+
+std::vector<Extent> Extents::take_stale(size_t most) {
+  std::vector<Extent> stale;
+  each_free_chunk([&](size_t chunk) {
+    if (most < kChunk || touched_in_[chunk] == 0 || touched_in_[chunk] == period_) return;
+    const Extent extent{chunk * kChunk, kChunk};
+    if (!stale.empty() && stale.back().end() == extent.start) {
+      stale.back().bytes += kChunk;
+    } else {
+      stale.push_back(extent);
+    }
+    touched_in_[chunk] = 0;
+    most -= kChunk;
+  });
   return stale;
+}
+
+bool Extents::may_go_stale() const {
+  bool found = false;
+  each_free_chunk([&](size_t chunk) { found = found || touched_in_[chunk] != 0; });
+  return found;
 }
 
 void Extents::touch(const Extent& extent) noexcept {

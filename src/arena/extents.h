@@ -43,9 +43,12 @@ class Extents {
   std::optional<Extent> find(size_t at) const;
   size_t used() const { return used_; }
 
-  /// The free chunks that were used at some time but not since the last call of this function,
-  /// adjacent ones as one extent. They count as never used from now on.
-  std::vector<Extent> take_stale();
+  /// Free chunks that were used at some time but not since the last end_period(), `most` bytes at
+  /// most, adjacent ones as one extent. They count as never used from now on.
+  std::vector<Extent> take_stale(size_t most = SIZE_MAX);
+  void end_period() { ++period_; }
+  /// Whether take_stale() will have something if nothing is allocated meanwhile.
+  bool may_go_stale() const;
 
   static constexpr size_t rounded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
@@ -63,12 +66,14 @@ class Extents {
   void split(const Extent& whole, size_t at);
   Parts::iterator join(Parts::iterator part, Parts::iterator after) noexcept;
   void touch(const Extent& extent) noexcept;
+  template <typename F>
+  void each_free_chunk(const F& visit) const;
 
-  Parts parts_;  // of two that are adjacent, one is used
+  Parts parts_;  // of two that are adjacent, at least one is used
   BySize free_by_size_;
   size_t used_ = 0;
 
-  uint32_t period_ = 1;               // counts the calls of take_stale()
+  uint32_t period_ = 1;
   std::vector<uint32_t> touched_in_;  // by chunk: the period of its last use; 0: never used
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "arena/foreign_arena.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <map>
@@ -41,13 +42,16 @@ class ForeignArena::Mapped {
 
 struct ForeignArena::Borrowed {
   std::shared_ptr<ForeignArena> arena;
-  uint32_t loan;
+  LoanTicket loan;
 };
 
 std::shared_ptr<ForeignArena> ForeignArena::map(const transport::PrivateDescriptor& descriptor) {
   struct stat status {};
-  if (!descriptor || fstat(descriptor.get(), &status) != 0)
+  // The seals first: only memory has them, and of another file fstat() may take its time.
+  if (!descriptor || fcntl(descriptor.get(), F_GET_SEALS) < 0 ||
+      fstat(descriptor.get(), &status) != 0) {
     Decoder::fail("a tensor in an arena that was not handed over");
+  }
   const Identity identity{status.st_dev, status.st_ino};
   Mapped& mapped = Mapped::all();
   // Both are destroyed without the lock, which the destructor takes.
@@ -83,7 +87,7 @@ ForeignArena::~ForeignArena() {
   if (found != mapped.arenas.end() && found->second.expired()) mapped.arenas.erase(found);
 }
 
-c10::DataPtr ForeignArena::take(uint32_t loan, uint64_t offset, size_t bytes) {
+c10::DataPtr ForeignArena::take(LoanTicket loan, uint64_t offset, size_t bytes) {
   if (offset < ArenaLayout::kDataStart || offset > memory_.size() ||
       bytes > memory_.size() - offset) {
     Decoder::fail(

@@ -29,7 +29,7 @@ class ForeignArena : public std::enable_shared_from_this<ForeignArena> {
 
   /// The memory of a loan, which goes back to its lender when it is freed, on whatever thread.
   /// Throws kBadMessage unless the loan was offered and the bytes lie in the arena.
-  c10::DataPtr take(uint32_t loan, uint64_t offset, size_t bytes);
+  c10::DataPtr take(LoanTicket loan, uint64_t offset, size_t bytes);
 
  private:
   struct Identity {

@@ -13,6 +13,9 @@
 // A borrower that gives back marks the number in a set of bits, and the part of the set in a second
 // set, so that the lender finds it without looking through all numbers.
 //
+// Numbers are used again. A ticket is a number with a count of its uses; the shared state has the
+// count too, so that a borrower that comes late to an old offer does not take a new one.
+//
 // The lender keeps for itself which numbers are lent, and believes the shared states only where
 // they fit: whoever writes nonsense there ends loans early, or never, and nothing else.
 // SPDX-License-Identifier: BSD-3-Clause
@@ -33,18 +36,23 @@ enum class LoanState : uint32_t { kNone = 0, kOffered = 1, kTaken = 2, kReturned
 struct LoanTable {
   static constexpr uint32_t kLoans = 64 * 1024;
 
-  std::atomic<uint32_t> states[kLoans];
+  std::atomic<uint32_t> states[kLoans];                    // the count, then two bits: LoanState
   std::atomic<uint64_t> returned[kLoans / 64];             // one bit for each loan
   std::atomic<uint64_t> returned_parts[kLoans / 64 / 64];  // one bit for each word of `returned`
 };
 
-/// The lender's side. One thread at a time.
+/// What a borrower is told of a loan: the number, and from bit 16 on the count of its uses.
+using LoanTicket = uint32_t;
+static_assert(LoanTable::kLoans == 1 << 16);
+
+/// The lender's side. One thread at a time. `loan` is a number.
 class Lender {
  public:
   explicit Lender(LoanTable& table) : table_(table) {}
 
   /// The number of a new loan; nothing if there are kLoans.
   std::optional<uint32_t> offer();
+  LoanTicket ticket(uint32_t loan) const { return uint32_t{uses_[loan]} << 16 | loan; }
   /// Whether nobody has taken the offer, and nobody can any more. Then the loan is over.
   bool withdraw(uint32_t loan);
   /// Its borrower is dead.
@@ -82,12 +90,13 @@ class Lender {
 
   LoanTable& table_;
   std::vector<bool> lent_;
+  std::vector<uint16_t> uses_;     // by number: how often it was used again
   std::vector<uint32_t> numbers_;  // that can be used again
 };
 
 /// The borrower's side, for the thread that receives the offer.
-bool take_loan(LoanTable& table, uint32_t loan);
+bool take_loan(LoanTable& table, LoanTicket ticket);
 /// Any thread; once for each loan that was taken. The memory is not used any more.
-void give_back_loan(LoanTable& table, uint32_t loan);
+void give_back_loan(LoanTable& table, LoanTicket ticket);
 
 }  // namespace weft::arena

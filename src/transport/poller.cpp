@@ -60,59 +60,80 @@ Poller::Poller()
 bool Poller::add(EventSource& source, uint32_t interest, uint64_t token) {
   const bool by_system = source.is_watched_by_system();
   epoll_event event{by_system ? epoll_bits(interest) : bits_of_signs(interest), {.u64 = token}};
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, source.descriptor(), &event) != 0) return false;
-  if (by_system) return true;
-  try {
-    watch(source, interest, token);
-  } catch (...) {  // no memory
-    remove(source, token);
-    throw;
+  if (!by_system) event.data.u64 = enter(source, token);  // before a sign can come
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, source.descriptor(), &event) != 0) {
+    forget(source, token);
+    return false;
   }
+  if (!by_system) watch(source, interest, token);
   return true;
 }
 
 void Poller::change(EventSource& source, uint32_t interest, uint64_t token) {
   const bool by_system = source.is_watched_by_system();
   epoll_event event{by_system ? epoll_bits(interest) : bits_of_signs(interest), {.u64 = token}};
+  if (!by_system) {
+    const std::optional<uint64_t> tag = tag_of(source, token);
+    if (!tag) return;  // removed
+    event.data.u64 = *tag;
+  }
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.descriptor(), &event) != 0) return;  // removed
   if (!by_system) watch(source, interest, token);
 }
 
+std::optional<uint64_t> Poller::tag_of(const EventSource& source, uint64_t token) const {
+  const base::MutexLock lock(mutex_);
+  const auto found = watched_.find(token);
+  const bool is_entered = found != watched_.end() && found->second.source == &source;
+  return is_entered ? std::optional(found->second.tag) : std::nullopt;
+}
+
 void Poller::remove(EventSource& source, uint64_t token) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, source.descriptor(), nullptr);
+  forget(source, token);
+}
+
+void Poller::forget(EventSource& source, uint64_t token) {
   if (source.is_watched_by_system()) return;
   const base::MutexLock lock(mutex_);
   const auto found = watched_.find(token);
   if (found == watched_.end() || found->second.source != &source) return;
   if (found->second.awake) std::erase(awake_, token);
   watched_.erase(found);
-  watched_count_.store(watched_.size(), std::memory_order_seq_cst);
   awake_count_.store(awake_.size(), std::memory_order_seq_cst);
+}
+
+// Returns the tag of the source, which the table then has. Throws std::bad_alloc.
+uint64_t Poller::enter(EventSource& source, uint64_t token) {
+  const base::MutexLock lock(mutex_);
+  auto found = watched_.find(token);
+  if (found == watched_.end()) {
+    base::make_room(awake_, watched_.size() + 1);
+    base::make_room(still_, watched_.size() + 1);
+    found = watched_.try_emplace(token, Watched{nullptr, kNothing, token, false, 0}).first;
+  }
+  Watched& watched = found->second;
+  if (watched.source != &source) {
+    watched.source = &source;
+    // Above the token stands neither zero, as above that of a descriptor, nor all ones.
+    watched.tag = token | (1 + next_tag_++ % kTags) << kTokenBits;
+  }
+  return watched.tag;
 }
 
 void Poller::watch(EventSource& source, uint32_t interest, uint64_t token) {
   bool is_ready;
   {
     const base::MutexLock lock(mutex_);
-    Watched& watched = watched_at(source, token);
+    const auto found = watched_.find(token);
+    if (found == watched_.end()) return;  // removed
+    Watched& watched = found->second;
     watched.interest = interest;
     if (watched.awake) return;  // the thread that waits looks at it before it sleeps
     is_ready = source.arm(interest).any();
     if (is_ready) note_awake(watched);
   }
   if (is_ready) wake();
-}
-
-Poller::Watched& Poller::watched_at(EventSource& source, uint64_t token) {
-  auto found = watched_.find(token);
-  if (found == watched_.end()) {
-    base::make_room(awake_, watched_.size() + 1);
-    base::make_room(still_, watched_.size() + 1);
-    found = watched_.try_emplace(token, Watched{&source, kNothing, token, false}).first;
-    watched_count_.store(watched_.size(), std::memory_order_seq_cst);
-  }
-  found->second.source = &source;
-  return found->second;
 }
 
 void Poller::note_awake(Watched& watched) {
@@ -188,10 +209,10 @@ size_t Poller::look_at_awake(bool arms) {
 
 // Nothing: a source has given a sign but has nothing of interest, or look_at_awake() has found it.
 std::optional<PollEvent> Poller::event_of(const epoll_event& raw) {
-  if (watched_count_.load(std::memory_order_seq_cst) == 0) return event_of_descriptor(raw);
+  if (raw.data.u64 <= kTokenMask) return event_of_descriptor(raw);
   const base::MutexLock lock(mutex_);
-  const auto found = watched_.find(raw.data.u64);
-  if (found == watched_.end()) return event_of_descriptor(raw);
+  const auto found = watched_.find(raw.data.u64 & kTokenMask);
+  if (found == watched_.end() || found->second.tag != raw.data.u64) return std::nullopt;
   Watched& watched = found->second;
   const bool hung_up = has_hung_up(raw.events);
   watched.source->take_sign(hung_up);

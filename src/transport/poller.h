@@ -37,7 +37,8 @@ class Poller {
   /// Throws kLimitExceeded when the process has no descriptor left.
   Poller();
 
-  // Any thread. `interest`: bits of Interest. A source must be removed before it is destroyed.
+  // Any thread. `interest`: bits of Interest. `token`: below 2^48. A source must be removed before
+  // it is destroyed.
   bool add(EventSource& source, uint32_t interest, uint64_t token);
   void change(EventSource& source, uint32_t interest, uint64_t token);
   void remove(EventSource& source, uint64_t token);
@@ -67,9 +68,19 @@ class Poller {
     uint32_t interest;
     uint64_t token;
     bool awake;
+    uint64_t tag;  // by which the system reports its signs
   };
+  // A tag is the token and, above it, a number that differs from that of the token's source before:
+  // a sign that was given to that one means nothing to this one.
+  static constexpr int kTokenBits = 48;
+  static constexpr uint64_t kTokenMask = (uint64_t{1} << kTokenBits) - 1;
+
+  static constexpr uint64_t kTags = 0x7ffe;
+
+  uint64_t enter(EventSource& source, uint64_t token);
+  std::optional<uint64_t> tag_of(const EventSource& source, uint64_t token) const;
+  void forget(EventSource& source, uint64_t token);
   void watch(EventSource& source, uint32_t interest, uint64_t token);
-  Watched& watched_at(EventSource& source, uint64_t token) WEFT_REQUIRES(mutex_);
   void note_awake(Watched& watched) WEFT_REQUIRES(mutex_);
   bool has_awake() const { return awake_count_.load(std::memory_order_seq_cst) != 0; }
   size_t look_at_awake(bool arms);
@@ -89,9 +100,8 @@ class Poller {
   std::unordered_map<uint64_t, Watched> watched_ WEFT_GUARDED_BY(mutex_);
   std::vector<uint64_t> awake_ WEFT_GUARDED_BY(mutex_);  // tokens
   std::vector<uint64_t> still_ WEFT_GUARDED_BY(mutex_);  // look_at_awake()'s
-  // Their numbers; changed under the mutex.
-  std::atomic<size_t> watched_count_{0};
-  std::atomic<size_t> awake_count_{0};
+  uint64_t next_tag_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::atomic<size_t> awake_count_{0};  // changed under the mutex
 };
 
 }  // namespace weft::transport

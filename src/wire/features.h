@@ -9,7 +9,8 @@ namespace weft::wire {
 
 /// The meaning of a number never changes, and a number is never used twice.
 enum class Feature : uint8_t {
-  kSharedArena = 0,  // the rows of tensors may say that their bytes are in the sender's arena
+  // 0 was kSharedArena before loans had tickets.
+  kSharedArena = 1,  // the rows of tensors may say that their bytes are in the sender's arena
 };
 
 /// A set of features. It may have some that this build does not know.

@@ -26,7 +26,12 @@ FrameDecoder::FrameDecoder(std::shared_ptr<ReceivePool> pool)
 // Where the bytes of a tensor go, or are already.
 c10::DataPtr FrameDecoder::memory_for(const TensorEntry& row) const {
   if (row.flags & (kUndefined | kSparse)) return {};
-  return row.flags & kCarried ? carrier_->take(row.place, row.bytes) : pool_->allocate(row.bytes);
+  if (!(row.flags & kCarried)) return pool_->allocate(row.bytes);
+  c10::DataPtr memory = carrier_->take(row.place, row.bytes);
+  const size_t element = c10::elementSize(row.dtype);
+  if (reinterpret_cast<uintptr_t>(memory.get()) % element != 0)
+    Decoder::fail(fmt::format("a carried tensor that is not aligned to its {} bytes", element));
+  return memory;
 }
 
 void FrameDecoder::Bulk::begin(const FrameDecoder& memory) {

@@ -107,13 +107,18 @@ class Scene {
     uint32_t loan = 0;
     for (const uint32_t until : {uint32_t{64}, uint32_t{1024}, LoanTable::kLoans}) {
       if (arena_.usage().loans == 0) break;
-      for (; loan < until; ++loan) give_back_loan(table_, loan);
+      for (; loan < until; ++loan) give_back(loan);
     }
     const Arena::Usage usage = arena_.usage();
     require(usage.used_bytes == 0 && usage.loans == 0 && usage.borrowers == 0);
   }
 
  private:
+  void give_back(uint32_t loan) {
+    table_.states[loan] = static_cast<uint32_t>(LoanState::kReturned);
+    table_.returned[loan / 64] |= uint64_t{1} << (loan % 64);
+    table_.returned_parts[loan / 64 / 64] |= uint64_t{1} << (loan / 64 % 64);
+  }
   void take(uint32_t loan, uint64_t offset, size_t bytes) {
     try {
       c10::DataPtr memory = theirs_->take(loan, offset, bytes);

@@ -10,9 +10,10 @@
 // the other one's, and copies bytes out before anybody looks at them. A counter that cannot be is
 // an error, after which the ring is not used any more.
 //
-// | an end that                                            | and the other end that | | --- | --- |
+// | an end that                                            | and the other end that              |
+// | ------------------------------------------------------ | ----------------------------------- |
 // | copies bytes, advances `written`, looks for a request  | makes a request, looks at `written` |
-// | copies bytes out, advances `read`, looks for a request | makes a request, looks at `read` |
+// | copies bytes out, advances `read`, looks for a request | makes a request, looks at `read`    |
 //
 // One of the two sees what the other did, in whatever order they come.
 // SPDX-License-Identifier: BSD-3-Clause

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -45,10 +46,20 @@ SharedMemory SharedMemory::adopt(const PrivateDescriptor& descriptor, size_t byt
   if (seals < 0 || (seals & kSeals) != kSeals) {
     throw Error(ErrorCode::kBadMessage, "memory of a peer that it could take away");
   }
+  if (seals & ~kSeals) {
+    throw Error(
+        ErrorCode::kBadMessage,
+        fmt::format("memory of a peer with the seals {:#x}; expected {:#x}", seals, kSeals));
+  }
   struct stat status {};
   if (fstat(fd, &status) != 0 || static_cast<size_t>(status.st_size) != bytes) {
     throw Error(ErrorCode::kBadMessage, fmt::format("memory of a peer with {} bytes in place of {}",
                                                     status.st_size, bytes));
+  }
+  // The system may have no huge page left when one is touched.
+  if (status.st_blksize != sysconf(_SC_PAGESIZE)) {
+    throw Error(ErrorCode::kBadMessage,
+                fmt::format("memory of a peer in pages of {} bytes", status.st_blksize));
   }
   SharedMemory memory;
   memory.map(fd, bytes, child);

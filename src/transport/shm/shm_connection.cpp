@@ -12,6 +12,7 @@
 #include <random>
 #include <utility>
 
+#include "base/descriptor_limit.h"
 #include "base/futex.h"
 
 namespace weft::transport {
@@ -63,9 +64,11 @@ class DescriptorMessage {
       std::memcpy(&fd, CMSG_DATA(rights) + i * sizeof fd, sizeof fd);
       all[i] = PrivateDescriptor(fd);
     }
-    if (came != N || header_.msg_flags & MSG_CTRUNC) return {};
+    if (came != N || is_cut()) return {};
     return all;
   }
+  /// After receive(): whether more descriptors were sent than came.
+  bool is_cut() const { return (header_.msg_flags & MSG_CTRUNC) != 0; }
 
  private:
   iovec piece_;
@@ -135,9 +138,9 @@ std::unique_ptr<ShmConnection> ShmConnection::offer(PrivateDescriptor socket, st
   int lane[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, lane) != 0)
     throw Error(ErrorCode::kUnavailable, std::string("no socket pair: ") + strerror(errno));
+  PrivateDescriptor ours(lane[0]);
   const PrivateDescriptor theirs(lane[1]);
-  connection->use(SharedMemory::create(sizeof(Layout)), PrivateDescriptor(lane[0]),
-                  End::kConnecting);
+  connection->use(SharedMemory::create(sizeof(Layout)), std::move(ours), End::kConnecting);
   connection->hand_over_memory(theirs);
   return connection;
 }
@@ -187,14 +190,20 @@ bool ShmConnection::take_memory() {
 // was armed when there was no memory yet in which it could have asked for one.
 std::string ShmConnection::adopt_offered() {
   Offer offer;
-  DescriptorMessage<2> message(&offer, sizeof offer);
   ssize_t got;
-  do {
-    got = message.receive(socket_.get(), MSG_PEEK);
-  } while (got < 0 && errno == EINTR);
-  if (got < 0) return errno == EAGAIN ? "" : strerror(errno);
-  if (got == 0) return kClosedByPeer;
-  auto [memory, lane] = message.descriptors();
+  std::array<PrivateDescriptor, 2> offered;
+  for (bool is_last = false;; is_last = true) {
+    DescriptorMessage<2> message(&offer, sizeof offer);
+    do {
+      got = message.receive(socket_.get(), MSG_PEEK);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) return errno == EAGAIN ? "" : strerror(errno);
+    if (got == 0) return kClosedByPeer;
+    offered = message.descriptors();
+    // This process may have had no room for the descriptors.
+    if (!message.is_cut() || is_last || !base::raise_descriptor_limit()) break;
+  }
+  auto& [memory, lane] = offered;
   if (got != ssize_t{sizeof offer} || offer.magic != kMagic || offer.bytes != sizeof(Layout) ||
       !memory || !is_lane(lane)) {
     return "the peer offered no shared memory that this version can use";
@@ -321,8 +330,8 @@ bool ShmConnection::hand_over(const PrivateDescriptor& descriptor) {
 PrivateDescriptor ShmConnection::take_descriptor() {
   char nothing = 0;
   DescriptorMessage<1> message(&nothing, sizeof nothing);
-  if (!has_memory() || message.receive(lane_.get(), 0) <= 0) return {};
-  return std::move(message.descriptors()[0]);
+  if (!has_memory() || message.receive(lane_.get(), 0) < 0) return {};
+  return std::move(message.descriptors()[0]);  // also with no byte: they are to be closed
 }
 
 // --- the end ---------------------------------------------------------------------------------

@@ -22,9 +22,22 @@ namespace {
 // count, so this does not limit the throughput of fast or long paths.
 constexpr int kUnsentInSystem = 256 * 1024;
 
+// A connection over which nothing goes is looked at after so many seconds, and ends after so many
+// unanswered looks more: the end that accepted sends nothing by itself, and would not notice that
+// the other host is gone. There is no limit for unacknowledged bytes besides the system's: a peer
+// may leave bytes unread for long.
+constexpr int kIdleSeconds = 60;
+constexpr int kSecondsBetweenLooks = 15;
+constexpr int kLooks = 4;
+
 void set_options(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &kIdleSeconds, sizeof kIdleSeconds);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &kSecondsBetweenLooks,
+             sizeof kSecondsBetweenLooks);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &kLooks, sizeof kLooks);
   setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentInSystem, sizeof kUnsentInSystem);
 }
 

@@ -63,18 +63,38 @@ TEST(Extents, AnAddressIsFoundInItsExtentOnly) {
   EXPECT_FALSE(extents.find(kUnit));
 }
 
+std::vector<Extent> stale_of_period(Extents& extents) {
+  std::vector<Extent> stale = extents.take_stale();
+  extents.end_period();
+  return stale;
+}
+
 TEST(Extents, ChunksThatWereFreeForAWholePeriodAreStale) {
   Extents extents(8 * kChunk);
   const Extent large = *extents.allocate(4 * kChunk);
   extents.free(large.start);
-  EXPECT_THAT(extents.take_stale(), IsEmpty());
+  EXPECT_THAT(stale_of_period(extents), IsEmpty());
+  EXPECT_TRUE(extents.may_go_stale());
   const Extent small = *extents.allocate(kUnit);  // in the first chunk
-  EXPECT_THAT(extents.take_stale(), ElementsAre(Extent{kChunk, 3 * kChunk}));
-  EXPECT_THAT(extents.take_stale(), IsEmpty());
+  EXPECT_THAT(stale_of_period(extents), ElementsAre(Extent{kChunk, 3 * kChunk}));
+  EXPECT_FALSE(extents.may_go_stale());
+  EXPECT_THAT(stale_of_period(extents), IsEmpty());
   extents.free(small.start);
-  EXPECT_THAT(extents.take_stale(), IsEmpty());
-  EXPECT_THAT(extents.take_stale(), ElementsAre(Extent{0, kChunk}));
-  EXPECT_THAT(extents.take_stale(), IsEmpty());
+  EXPECT_THAT(stale_of_period(extents), IsEmpty());
+  EXPECT_THAT(stale_of_period(extents), ElementsAre(Extent{0, kChunk}));
+  EXPECT_THAT(stale_of_period(extents), IsEmpty());
+}
+
+TEST(Extents, StaleChunksAreTakenInParts) {
+  Extents extents(8 * kChunk);
+  extents.free(extents.allocate(5 * kChunk)->start);
+  extents.end_period();
+
+  EXPECT_THAT(extents.take_stale(2 * kChunk), ElementsAre(Extent{0, 2 * kChunk}));
+  EXPECT_TRUE(extents.may_go_stale());
+  EXPECT_THAT(extents.take_stale(2 * kChunk), ElementsAre(Extent{2 * kChunk, 2 * kChunk}));
+  EXPECT_THAT(extents.take_stale(2 * kChunk), ElementsAre(Extent{4 * kChunk, kChunk}));
+  EXPECT_FALSE(extents.may_go_stale());
 }
 
 TEST(Extents, AChunkThatIsUsedInPartIsNotStale) {
@@ -83,7 +103,7 @@ TEST(Extents, AChunkThatIsUsedInPartIsNotStale) {
   const Extent large = *extents.allocate(2 * kChunk);
   extents.allocate(kUnit);
   extents.free(large.start);
-  extents.take_stale();
+  stale_of_period(extents);
   EXPECT_THAT(extents.take_stale(), ElementsAre(Extent{kChunk, kChunk}));
 }
 
@@ -112,7 +132,7 @@ TEST(Extents, RandomUseKeepsItsInvariants) {
       used += got->bytes;
     }
     if (i % 100 == 0) {
-      for (const Extent& stale : extents.take_stale()) {
+      for (const Extent& stale : stale_of_period(extents)) {
         const auto after = model.lower_bound(stale.start);
         ASSERT_TRUE(after == model.end() || stale.end() <= after->first);
       }

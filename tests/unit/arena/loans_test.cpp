@@ -29,10 +29,10 @@ class Loans : public testing::Test {
 
 TEST_F(Loans, AnOfferIsTakenOnceAndComesBack) {
   const uint32_t loan = *lender.offer();
-  EXPECT_TRUE(take_loan(*table, loan));
-  EXPECT_FALSE(take_loan(*table, loan));
+  EXPECT_TRUE(take_loan(*table, lender.ticket(loan)));
+  EXPECT_FALSE(take_loan(*table, lender.ticket(loan)));
   EXPECT_THAT(collect(), IsEmpty());
-  give_back_loan(*table, loan);
+  give_back_loan(*table, lender.ticket(loan));
   EXPECT_THAT(collect(), ElementsAre(loan));
   EXPECT_THAT(collect(), IsEmpty());
   EXPECT_FALSE(lender.is_lent(loan));
@@ -47,18 +47,36 @@ TEST_F(Loans, WhatWasNotOfferedCannotBeTaken) {
 TEST_F(Loans, AnOfferIsWithdrawnOrTakenNotBoth) {
   const uint32_t first = *lender.offer();
   EXPECT_TRUE(lender.withdraw(first));
-  EXPECT_FALSE(take_loan(*table, first));
+  EXPECT_FALSE(take_loan(*table, lender.ticket(first)));
 
   const uint32_t second = *lender.offer();
-  EXPECT_TRUE(take_loan(*table, second));
+  EXPECT_TRUE(take_loan(*table, lender.ticket(second)));
   EXPECT_FALSE(lender.withdraw(second));
   EXPECT_TRUE(lender.is_lent(second));
 }
 
+// A frame may be read long after its connection was given up.
+TEST_F(Loans, WhoComesLateToAnOfferDoesNotTakeTheNextOne) {
+  const uint32_t loan = *lender.offer();
+  const LoanTicket old = lender.ticket(loan);
+  ASSERT_TRUE(lender.withdraw(loan));
+  ASSERT_EQ(lender.offer(), loan);
+
+  EXPECT_FALSE(take_loan(*table, old));
+  EXPECT_TRUE(lender.is_offered(loan));
+  EXPECT_TRUE(take_loan(*table, lender.ticket(loan)));
+
+  lender.end(loan);
+  ASSERT_EQ(lender.offer(), loan);
+  give_back_loan(*table, old);
+  EXPECT_THAT(collect(), IsEmpty());
+  EXPECT_TRUE(lender.is_offered(loan));
+}
+
 TEST_F(Loans, TheLoanOfADeadBorrowerEnds) {
   const uint32_t loan = *lender.offer();
-  take_loan(*table, loan);
-  give_back_loan(*table, loan);  // the last it did
+  take_loan(*table, lender.ticket(loan));
+  give_back_loan(*table, lender.ticket(loan));  // the last it did
   lender.end(loan);
   EXPECT_THAT(collect(), IsEmpty());
   EXPECT_FALSE(lender.is_lent(loan));
@@ -71,8 +89,8 @@ TEST_F(Loans, AllNumbersAreUsedBeforeThereIsNone) {
   EXPECT_EQ(*numbers.rbegin(), LoanTable::kLoans - 1);
   EXPECT_FALSE(lender.offer());
   for (const uint32_t loan : {0u, 63u, 64u, 4095u, 4096u, LoanTable::kLoans - 1}) {
-    ASSERT_TRUE(take_loan(*table, loan));
-    give_back_loan(*table, loan);
+    ASSERT_TRUE(take_loan(*table, lender.ticket(loan)));
+    give_back_loan(*table, lender.ticket(loan));
   }
   EXPECT_THAT(collect(), ElementsAre(0, 63, 64, 4095, 4096, LoanTable::kLoans - 1));
   EXPECT_TRUE(lender.offer());
@@ -131,7 +149,7 @@ TEST_F(Loans, WhatThreadsGiveBackIsCollectedOnce) {
   while (collected < kRounds) {
     for (auto& each : handed) {
       if (offered < kRounds && each == 0) {
-        each = int64_t{*lender.offer()} + 1;
+        each = int64_t{lender.ticket(*lender.offer())} + 1;
         ++offered;
       }
     }

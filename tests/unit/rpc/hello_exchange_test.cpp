@@ -24,7 +24,7 @@ class HelloExchange : public testing::Test {
     wire::Hello hello = other_.hello();
     hello.version = wire::kProtocolVersion + 1;
     hello.oldest = wire::kProtocolVersion;
-    hello.features = wire::Features(~uint64_t{0} << 1);  // none that this version knows
+    hello.features = wire::Features(~uint64_t{0} << 2);  // none that this version knows
     return hello;
   }
   const std::string later_fields_ = "fields that only later versions know";

@@ -317,6 +317,31 @@ TEST_F(ShmConnectionTest, SeveralDescriptorsInOneMessageAreClosed) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
+TEST_F(ShmConnectionTest, ADescriptorThatComesWithoutBytesDoesNotStayOpen) {
+  PrivateDescriptor memory;
+  const std::string message = true_offer(memory);
+  offer(message, memory.get());
+  const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
+  char byte;
+  connection->receive(&byte, 1);  // has the lane now
+  const size_t before = open_descriptors();
+  send_with(lane[0].get(), "", {memory.get()});
+
+  connection->descriptor_lane()->take_descriptor();
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(ShmConnectionTest, MemoryThatCannotBeWrittenIsRefused) {
+  PrivateDescriptor memory;
+  const std::string message = true_offer(memory);
+  const PrivateDescriptor still(memfd_create("still", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(still.get(), static_cast<off_t>(size_of(memory))), 0);
+  ASSERT_EQ(
+      fcntl(still.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL), 0);
+  offer(message, still.get());
+  EXPECT_THAT(first_receive().why, HasSubstr("with the seals"));
+}
+
 TEST_F(ShmConnectionTest, MemoryThatThePeerCouldTakeAwayIsRefused) {
   PrivateDescriptor memory;
   const std::string message = true_offer(memory);
