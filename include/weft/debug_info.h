@@ -44,8 +44,8 @@ struct CallInFlight {
   std::string function;
   std::string worker;  // the one that is called, or that calls
   double seconds = 0;  // since the call was made, or arrived
-  // Outgoing: "connecting", "unsent", "sent". Incoming: "in the backlog", "waiting for its
-  // arguments", "running", "returned a future"; then ", given up by its caller" if it was.
+  // Outgoing: "connecting", "unsent", "sent". Incoming: "arrived", "in the backlog", "waiting for
+  // its arguments", "running", "returned a future"; then ", given up by its caller" if it was.
   std::string state;
 };
 WEFT_API std::string to_text(const CallInFlight& call);

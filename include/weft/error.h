@@ -24,11 +24,11 @@ enum class ErrorCode : uint8_t {
   kRRefLost = 8,           // the object of a reference is gone, or was never created
   kContextAborted = 9,     // a distributed autograd pass was given up everywhere
   kBadMessage = 10,        // undecodable: a bug, or two builds that disagree
-  kLimitExceeded = 11,     // a limit of the options was hit; the call did not run
+  kLimitExceeded = 11,     // a limit was hit, or there was no memory; see may_have_run()
   kUnauthenticated = 12,   // the peer belongs to another group, or is not who it claims to be
   kShuttingDown = 13,      // this agent, or the owner of a reference, has stopped
   kNotInitialized = 14,    // no agent in this process; call init_rpc first
-  kInvalidArgument = 15,   // a mistake of the caller; nothing was sent
+  kInvalidArgument = 15,   // a mistake of the caller; the function did not run
   kCancelled = 16,         // given up by cancel(); may have run
   kBrokenPromise = 17,     // the promise was destroyed before it had an outcome
   kCallbackFailed = 18,    // a continuation threw something that is no weft::Error

@@ -112,7 +112,8 @@ class Future {
     });
   }
 
-  /// Gives the call up: the outcome becomes kCancelled unless there is one, the callee is told.
+  /// Gives the call up: the outcome becomes kCancelled, and the callee is told. Does nothing if the
+  /// reply has come, or if this future is not that of a call.
   void cancel() const { state().cancel(); }
 
  private:

@@ -1,4 +1,4 @@
-// The calls of a pass that no thread may be waiting for. If one fails, the context fails.
+// Calls of a pass for which perhaps no thread waits. If one fails, the context fails.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

@@ -36,8 +36,8 @@ struct ReturnedGradients {
   std::vector<at::Tensor> gradients;
 };
 
-/// The leader orders a worker to run its part. The worker has been asked about all its messages
-/// that get gradients by then.
+/// The leader orders a worker to run its part. Before, unless `everything` is set, the leader has
+/// asked the worker about all of its messages that get gradients.
 struct RunOrder {
   PassId pass;
   bool retain_graph = false;

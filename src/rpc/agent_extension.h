@@ -31,7 +31,7 @@ class AgentExtension {
  public:
   virtual ~AgentExtension() = default;
 
-  /// The agent takes no more calls; connections are about to close.
+  /// The agent is about to stop. Calls may still come until its connections close.
   virtual void on_stopping() {}
   /// A graceful shutdown waits until every extension of every agent is idle.
   virtual Idleness idleness() { return {}; }

@@ -23,7 +23,7 @@ namespace weft::wire {
 /// Tensors of fewer bytes go in the frame: to copy them twice costs less than to find a place.
 inline constexpr size_t kSmallestCarried = 32 * 1024;
 
-/// A receiver that does not take so many bytes is offered no more.
+/// While a receiver has left so many offered bytes untaken, nothing more is offered to it.
 inline constexpr size_t kMostUntaken = size_t{64} << 20;
 
 /// Where a carrier has the bytes of a tensor, in the carrier's own form.

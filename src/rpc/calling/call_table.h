@@ -2,7 +2,7 @@
 //
 // Ids are slot and generation, so a late or doubled reply meets an empty slot or a newer
 // generation, never somebody else's call. Deadlines are a lower bound kept on the side and a sweep
-// when it passes: opening and closing a call never touch a heap.
+// when it passes: there is no priority queue to keep in order.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once

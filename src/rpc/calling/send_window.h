@@ -1,4 +1,4 @@
-// How much may be unanswered at one peer before further callers wait. A deterministic core.
+// How much may be unanswered over one connection before further callers wait. A deterministic core.
 //
 // Each nesting depth has a window of its own. A call waits only for calls of its own depth, and
 // those depend only on deeper calls, so a call never waits for room that its own caller holds.

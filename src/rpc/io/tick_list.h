@@ -47,7 +47,8 @@ class TickList {
     }
   }
 
-  /// Called by the pulse. What a tick that throws has not come to stays for the one after the next.
+  /// Called by the pulse. If a tick throws, those it has not reached wait for the tick after the
+  /// next.
   void on_tick() {
     {
       const base::MutexLock lock(mutex_);
