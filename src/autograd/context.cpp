@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <new>
+
 #include <fmt/format.h>
 
 #include "autograd/contexts.h"
 #include "autograd/pass_leader.h"
+#include "base/log.h"
 #include "weft/autograd.h"
 
 namespace weft::autograd {
@@ -56,7 +59,12 @@ Context::Context(Agent& agent) {
 Context::~Context() {
   const auto agent = current_->agent;
   current_.reset();
-  Contexts::of(*agent).release(*state_);
+  try {
+    Contexts::of(*agent).release(*state_);
+  } catch (const std::bad_alloc&) {
+    base::log(LogLevel::kError, "autograd", "no memory to tell others of the end of context {}",
+              state_->id());  // they ask by themselves
+  }
 }
 
 int64_t Context::id() const { return state_->id(); }

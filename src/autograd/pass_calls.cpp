@@ -49,7 +49,7 @@ class GradientCall final : public detail::TypedCall<void>, private PassCall {
       : PassCall(std::move(runtime), std::move(context)), to_(to), pass_(pass) {}
 
   /// Nobody else is receiving from there.
-  void let_loop_receive() { need_receiver(); }
+  void let_loop_receive() { ask_for_receiver(); }
 
   void settle_with(Decoder& result, detail::ContinuationSink* sink) override {
     TypedCall<void>::settle_with(result, sink);

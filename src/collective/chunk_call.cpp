@@ -40,7 +40,7 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
         detail::make_ref<ChunkCall>(agent, to, std::move(sent), std::move(arrived), resending);
     // No timeout: the operation has one, and the call fails if the receiver is lost.
     agent.start_call(*call, Function::entry(), Destination(to.id, Timeout(0)), true, arguments);
-    call->need_receiver();
+    call->ask_for_receiver();
   }
 
   void settle_with(Decoder& result, detail::ContinuationSink* sink) override {

@@ -5,10 +5,11 @@
 #include <utility>
 
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
+#include <c10/core/TensorImpl.h>
 
 #include "arena/arena.h"
 #include "wire/carrier.h"
+#include "wire/torch_version.h"
 
 namespace weft::collective {
 
@@ -21,9 +22,10 @@ bool is_worth_sharing(const at::Tensor& tensor) {
 at::Tensor in_arena(arena::Arena& arena, const at::Tensor& like) {
   c10::DataPtr memory = arena.allocate(like.nbytes());
   if (!memory) return {};
-  void* const data = memory.get();
-  at::Tensor tensor = at::from_blob(data, like.sizes(), &arena::Arena::free, like.options());
-  memory.release_context();  // the tensor's now
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      wire::make_storage(like.nbytes(), std::move(memory)),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
   return tensor;
 }
 

@@ -3,9 +3,21 @@
 
 #include <malloc.h>
 
+#include <new>
+
 #include "arena/arena.h"
 
 namespace weft::rpc {
+
+namespace {
+bool has_more(arena::Arena& arena) {
+  try {
+    return arena.tidy() == arena::Arena::Tidied::kInPart;
+  } catch (const std::bad_alloc&) {
+    return true;
+  }
+}
+}  // namespace
 
 uint64_t IdleTrim::activity() const {
   return runtime_.counters.outstanding.begun() + runtime_.counters.serving.begun();
@@ -15,33 +27,46 @@ void IdleTrim::on_tick() {
   if (watching_.load(std::memory_order_acquire)) return;
   const uint64_t now = activity();
   if (now == trimmed_at_.load(std::memory_order_relaxed)) return;
-  watching_.store(true, std::memory_order_relaxed);
   seen_.store(now, std::memory_order_relaxed);
   if (!alarm_) {
     alarm_ = Alarm::make(runtime_.io, [weak = weak_from_this()] {
       if (const auto trim = weak.lock()) trim->look();
     });
   }
-  alarm_->set(runtime_.clock->now() + kIdle);
+  watching_.store(true, std::memory_order_relaxed);
+  look_later();
 }
 
-// When the alarm rings: sets it again, or gives memory back and leaves it to the next tick.
+// Without memory the next tick begins anew.
+void IdleTrim::look_later() {
+  try {
+    alarm_->set(runtime_.clock->now() + kIdle);
+  } catch (const std::bad_alloc&) {
+    watching_.store(false, std::memory_order_release);
+  }
+}
+
+// When the alarm rings: gives memory back if the agent is idle. Sets the alarm again if the agent
+// is not, or if the arena will have more to give back; else leaves that to the next tick.
 void IdleTrim::look() {
   const uint64_t now = activity();
-  if (arena::Arena* arena = arena::Arena::existing()) arena->tidy();
-  if (now != seen_.exchange(now, std::memory_order_relaxed)) {
-    alarm_->set(runtime_.clock->now() + kIdle);
-    return;
-  }
-  runtime_.pool->clear();
+  arena::Arena* const arena = arena::Arena::existing();
+  const bool arena_has_more = arena && has_more(*arena);
+  const bool idle = now == seen_.exchange(now, std::memory_order_relaxed);
+  if (idle && now != trimmed_at_.exchange(now, std::memory_order_relaxed)) {
+    runtime_.pool->clear();
 #ifdef __GLIBC__
-  malloc_trim(0);
+    malloc_trim(0);
 #endif
-  trimmed_at_.store(now, std::memory_order_relaxed);
-  watching_.store(false, std::memory_order_release);
+  }
+  if (!idle || arena_has_more) {
+    look_later();
+  } else {
+    watching_.store(false, std::memory_order_release);
+  }
 }
 
-// The pulse and the loop have stopped.
+// The pulse has stopped; look() may still run on the loop.
 void IdleTrim::stop() {
   if (alarm_) alarm_->remove();
 }

@@ -27,6 +27,7 @@ class IdleTrim : public std::enable_shared_from_this<IdleTrim> {
  private:
   uint64_t activity() const;
   void look();
+  void look_later();
 
   Runtime& runtime_;
   std::shared_ptr<Alarm> alarm_;  // of the pulse's thread, until stop()

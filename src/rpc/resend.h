@@ -14,6 +14,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <new>
 #include <tuple>
 #include <utility>
 
@@ -75,6 +76,8 @@ class RepeatedCall : public std::enable_shared_from_this<RepeatedCall<F, Args...
           args_);
     } catch (const Error& error) {
       fail(error);
+    } catch (const std::bad_alloc&) {
+      fail(Error(ErrorCode::kLimitExceeded, "there is no memory for the call"));
     }
   }
 

@@ -72,4 +72,19 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
   Liveness liveness{*this};
 };
 
+/// As long as it lives, a call of the user's counts as outstanding whose outcome is known to `Peer`
+/// and not yet to the user.
+class Outstanding {
+ public:
+  explicit Outstanding(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {
+    runtime_->counters.outstanding.begin();
+  }
+  ~Outstanding() { runtime_->counters.outstanding.end(); }
+  Outstanding(const Outstanding&) = delete;
+  Outstanding& operator=(const Outstanding&) = delete;
+
+ private:
+  const std::shared_ptr<Runtime> runtime_;
+};
+
 }  // namespace weft::rpc

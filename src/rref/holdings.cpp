@@ -39,7 +39,9 @@ base::Time Holdings::renew_at(const Session& session) const { return session.spo
 
 RRefId Holdings::create(Worker owner, base::Time now) {
   Session& its = session(owner, now);
-  its.spoke = std::max(its.spoke, now);
+  // The first creation begins the session. A later one may be long on its way, behind large calls,
+  // and does not take the place of a renewal.
+  if (its.entries.empty()) its.spoke = std::max(its.spoke, now);
   const RRefId id{owner, self_, its.epoch, its.next_serial++};
   Entry& entry = its.entries[id];
   entry.state = State::kCreating;
@@ -131,11 +133,12 @@ bool Holdings::renewal_due(const Session& its, base::Time now) const {
 
 std::optional<SessionMessage> Holdings::next_message(Worker owner, base::Time now) {
   Session* its = find(owner);
-  if (!its || its->unanswered || (its->queue.empty() && !renewal_due(*its, now))) {
-    return std::nullopt;
-  }
+  if (!its) return std::nullopt;
+  if (its->unanswered) return now >= its->repeat_at ? repeat(owner, now) : std::nullopt;
+  if (its->queue.empty() && !renewal_due(*its, now)) return std::nullopt;
   its->unanswered = SessionMessage{its->epoch, ++its->sequence, std::exchange(its->queue, {})};
   its->asked = its->spoke = now;
+  its->repeat_at = base::Time::max();
   its->urgent = false;
   return its->unanswered;
 }
@@ -143,7 +146,14 @@ std::optional<SessionMessage> Holdings::next_message(Worker owner, base::Time no
 std::optional<SessionMessage> Holdings::repeat(Worker owner, base::Time now) {
   Session* its = find(owner);
   if (!its) return std::nullopt;
-  return its->unanswered ? its->unanswered : next_message(owner, now);
+  if (!its->unanswered) return next_message(owner, now);
+  its->repeat_at = base::Time::max();
+  return its->unanswered;
+}
+
+void Holdings::repeat_later(Worker owner, base::Time at) {
+  Session* its = find(owner);
+  if (its && its->unanswered) its->repeat_at = at;
 }
 
 void Holdings::on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const SessionReply& reply,
@@ -231,7 +241,8 @@ std::vector<Worker> Holdings::owners_to_tell(base::Time now, Say what) const {
   std::vector<Worker> owners;
   for (const auto& [owner, its] : sessions_) {
     const bool has_to_say = what == Say::kEverything ? !its.queue.empty() : its.urgent;
-    if (!its.unanswered && (has_to_say || renewal_due(its, now))) owners.push_back(owner);
+    const bool is_due = its.unanswered ? now >= its.repeat_at : has_to_say || renewal_due(its, now);
+    if (is_due) owners.push_back(owner);
   }
   return owners;
 }
@@ -252,8 +263,11 @@ bool Holdings::has_unfinished() const {
 base::Time Holdings::next() const {
   base::Time earliest = base::Time::max();
   for (const auto& [owner, its] : sessions_) {
-    if (!its.entries.empty() && !its.owner_lost && !its.unanswered)
+    if (its.unanswered) {
+      earliest = std::min(earliest, its.repeat_at);
+    } else if (!its.entries.empty() && !its.owner_lost) {
       earliest = std::min(earliest, renew_at(its));
+    }
   }
   return earliest;
 }

@@ -58,10 +58,13 @@ class Holdings {
 
   // The conversation with an owner: one message at a time.
 
-  /// The next message, if there is something to say and none is unanswered.
+  /// The next message, if there is something to say and none is unanswered; or the unanswered one,
+  /// if it is to be repeated now.
   std::optional<SessionMessage> next_message(Worker owner, base::Time now);
   /// The unanswered one once more.
   std::optional<SessionMessage> repeat(Worker owner, base::Time now);
+  /// From `at` on, next_message() gives the unanswered message once more.
+  void repeat_later(Worker owner, base::Time at);
   void on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const SessionReply& reply,
                 base::Time now, Changes& changes);
   void on_owner_lost(Worker owner, Changes& changes);
@@ -76,7 +79,7 @@ class Holdings {
   bool has_unsaid() const;
   /// Whether anything but a renewal is unsaid or unanswered.
   bool has_unfinished() const;
-  /// When the next lease is to be renewed.
+  /// When the next lease is to be renewed, or a message to be repeated.
   base::Time next() const;
 
   size_t references() const;
@@ -95,8 +98,9 @@ class Holdings {
     uint64_t sequence = 0;
     uint64_t next_serial = 1;
     std::optional<SessionMessage> unanswered;
-    base::Time asked{};       // when the unanswered message was first sent
-    base::Time spoke{};       // when a creation or a message was sent last
+    base::Time asked{};                        // when the unanswered message was first sent
+    base::Time repeat_at = base::Time::max();  // when that message is to be sent once more
+    base::Time spoke{};       // when a message, or the first creation, was sent last
     base::Time sure_until{};  // when the lease runs out that the last answer proves
     std::vector<Step> queue;
     bool urgent = false;      // there is a registration in it

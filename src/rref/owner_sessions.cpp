@@ -2,6 +2,7 @@
 #include "rref/owner_sessions.h"
 
 #include <algorithm>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -17,6 +18,8 @@ namespace {
 
 // Releases within so long travel together.
 constexpr auto kReleaseTogether = std::chrono::milliseconds(1);
+// Before a message is repeated that could not be sent, or that an owner who lives has refused.
+constexpr auto kRepeatPause = std::chrono::milliseconds(50);
 
 // Calls in this scope do not belong to the call that this thread serves: neither its deadline nor
 // its end applies to them.
@@ -196,12 +199,16 @@ void OwnerSessions::send(Worker owner, const SessionMessage& message) {
   const auto agent = runtime_->agent.lock();
   if (!agent) return;
   const OnOnesOwn scope;
-  const Future<SessionReply> answer =
-      rpc::own_call<sys_rref_session>(*agent, rank_of(*runtime_, owner), lease_ / 3, message);
-  answer.on_ready([weak = weak_from_this(), owner, epoch = message.epoch,
-                   sequence = message.sequence](const Future<SessionReply>& done) {
-    if (auto sessions = weak.lock()) sessions->on_answer(owner, epoch, sequence, done);
-  });
+  try {
+    const Future<SessionReply> answer =
+        rpc::own_call<sys_rref_session>(*agent, rank_of(*runtime_, owner), lease_ / 3, message);
+    answer.on_ready([weak = weak_from_this(), owner, epoch = message.epoch,
+                     sequence = message.sequence](const Future<SessionReply>& done) {
+      if (auto sessions = weak.lock()) sessions->on_answer(owner, epoch, sequence, done);
+    });
+  } catch (const std::bad_alloc&) {
+    repeat_later(owner);
+  }
 }
 
 void OwnerSessions::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
@@ -232,15 +239,31 @@ void OwnerSessions::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
 // A message got no answer. It is repeated as long as its owner lives.
 void OwnerSessions::on_silence(Worker owner, const Error& error) {
   if (error.code() == ErrorCode::kShuttingDown) return;
-  if (!rpc::Liveness::leaves_open_whether_alive(error)) return repeat(owner);
+  if (error.code() == ErrorCode::kTimeout) return repeat(owner);
+  if (!rpc::Liveness::leaves_open_whether_alive(error)) return repeat_later(owner);
   runtime_->liveness.when_known(rank_of(*runtime_, owner),
                                 [weak = weak_from_this(), owner](const std::optional<Error>& gone) {
                                   const auto sessions = weak.lock();
                                   if (!sessions) return;
                                   if (!gone) return sessions->repeat(owner);
-                                  if (gone->code() == ErrorCode::kPeerLost)
-                                    sessions->on_owner_lost(owner);
+                                  switch (gone->code()) {
+                                    case ErrorCode::kPeerLost:
+                                      return sessions->on_owner_lost(owner);
+                                    case ErrorCode::kShuttingDown:
+                                      return;
+                                    default:
+                                      return sessions->repeat_later(owner);
+                                  }
                                 });
+}
+
+void OwnerSessions::repeat_later(Worker owner) {
+  {
+    const base::MutexLock lock(mutex_);
+    if (stopped_) return;
+    holdings_.repeat_later(owner, runtime_->clock->now() + kRepeatPause);
+  }
+  set_alarm();
 }
 
 void OwnerSessions::repeat(Worker owner) {

@@ -81,6 +81,7 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
                  const Future<SessionReply>& answer);
   void on_silence(Worker owner, const Error& error);
   void repeat(Worker owner);
+  void repeat_later(Worker owner);
   void set_alarm();
   void set_alarm_by(base::Time due);
   rpc::Alarm& alarm() WEFT_REQUIRES(mutex_);

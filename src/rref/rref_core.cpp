@@ -94,10 +94,13 @@ std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error&
   // A member that is known to be gone, or will be in a moment.
   const auto& runtime = handle.keeper()->runtime();
   if (runtime->liveness.why_gone(handle.owner().id)) return lost(error);
-  runtime->liveness.when_known(handle.owner().id, [future = std::move(future), error, lost,
-                                                   runtime](const std::optional<Error>& gone) {
-    future->settle_error(gone ? lost(error) : error, &runtime->io);
-  });
+  runtime->liveness.when_known(
+      handle.owner().id,
+      [future = std::move(future), error, lost, runtime,
+       pending = std::make_shared<rpc::Outstanding>(runtime)](const std::optional<Error>& gone) {
+        const bool is_gone = gone && gone->code() == ErrorCode::kPeerLost;
+        future->settle_error(is_gone ? lost(error) : error, &runtime->io);
+      });
   return std::nullopt;
 }
 

@@ -2,16 +2,23 @@
 #include "weft/detail/rref_handle.h"
 
 #include <chrono>
+#include <new>
 
 #include <fmt/format.h>
 
+#include "base/log.h"
 #include "rref/keeper.h"
 
 namespace weft::detail {
 
 RRefHandle::~RRefHandle() {
   if (object_) return;
-  if (auto keeper = keeper_.lock()) keeper->on_handle_gone(id_, creation_);
+  try {
+    if (auto keeper = keeper_.lock()) keeper->on_handle_gone(id_, creation_);
+  } catch (const std::bad_alloc&) {
+    base::log(LogLevel::kError, "rref", "no memory to tell {} of a reference that was dropped",
+              owner_.name);  // the object lives as long as this worker
+  }
 }
 
 std::shared_ptr<rref::Keeper> RRefHandle::keeper() const {

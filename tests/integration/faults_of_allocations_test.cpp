@@ -10,8 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include "arena/arena.h"
+#include "collective/neighbours.h"
 #include "failing_memory.h"
 #include "fault_scene.h"
 
@@ -46,6 +49,12 @@ int64_t run_with_nap(int64_t value) {
   return ++naps_taken, value;
 }
 
+constexpr auto kShortTimeout = 1ms;
+int64_t outlast(int64_t value) {
+  std::this_thread::sleep_for(2 * kShortTimeout);
+  return value;
+}
+
 // How often calls that met with a shortage have run.
 struct Runs {
   int64_t least = 0;
@@ -61,7 +70,7 @@ Runs runs_of(const F& call) {
     const ErrorCode code = error.code();
     REQUIRE_THAT(code == ErrorCode::kLimitExceeded || code == ErrorCode::kOutcomeUnknown ||
                  code == ErrorCode::kUnavailable || code == ErrorCode::kRemoteError ||
-                 code == ErrorCode::kPeerLost);
+                 code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout);
     return {0, error.may_have_run() ? 1 : 0};
   } catch (const std::bad_alloc&) {  // the caller's own: before anything was sent
     return {};
@@ -85,6 +94,18 @@ Runs call_naps() {
   return {};
 }
 
+// Their time is over before there is an answer; the thread that waits sees to the first, the I/O
+// loop to the second. Neither counts as a run.
+Runs call_in_vain() {
+  for (const bool waits : {true, false}) {
+    runs_of([waits] {
+      const auto call = rpc_async<outlast>({"worker1", kShortTimeout}, 1);
+      (waits ? call : call.then([](int64_t value) { return value; })).wait();
+    });
+  }
+  return {};
+}
+
 // Naps may go on when their connection is gone, and are counted at the end.
 bool naps_are_as_their_outcomes() {
   return eventually([] {
@@ -94,8 +115,8 @@ bool naps_are_as_their_outcomes() {
 }
 
 // One call of each kind that takes a way of its own: in one frame, in pieces, with a tensor in the
-// frame, with one beside it; and several that block. The tensors are made before anything fails:
-// libtorch ends a process that lacks memory in places of its own.
+// frame, with one beside it; several that block; and some whose time is over. The tensors are made
+// before anything fails: libtorch ends a process that lacks memory in places of its own.
 Runs call_of_kind(int kind) {
   static const at::Tensor small = at::ones({4});
   static const at::Tensor large = at::ones({1 << 18});
@@ -108,11 +129,13 @@ Runs call_of_kind(int kind) {
       return runs_of([] { rpc_sync<run_with_tensor>("worker1", small); });
     case 3:
       return runs_of([] { rpc_sync<run_with_tensor>("worker1", large); });
-    default:
+    case 4:
       return call_naps();
+    default:
+      return call_in_vain();
   }
 }
-constexpr int kKinds = 5;
+constexpr int kKinds = 6;
 
 // Calls until one succeeds: connections that were lost are made again meanwhile.
 template <typename F>
@@ -172,6 +195,25 @@ SCENARIO(faults_allocations_of_a_caller) {
   REQUIRE_THAT(kSlowness > 1 || failed_allocations() > 0);
   REQUIRE_THAT(naps_are_as_their_outcomes());
   return end_scene();
+}
+
+// Each allocation of libtorch's fails in turn while a share in the arena becomes a tensor.
+TEST(FaultsOfAllocationsHere, LeaveTheArenaAsItWas) {
+  arena::Arena* const arena = arena::Arena::of_this_process();
+  if (!arena) GTEST_SKIP() << "this system has no memory of this kind";
+  const std::vector<at::Tensor> like{at::ones({1 << 18})};
+  const size_t before = arena->usage().used_bytes;
+  const int64_t failed_before = failed_allocations();
+  for (int64_t after = 0; after < 20; ++after) {
+    fail_allocations({after, 1, 0, 1min});
+    try {
+      collective::tensors_for_neighbours(like);
+    } catch (const std::bad_alloc&) {
+    }
+    fail_allocations({});
+    EXPECT_EQ(arena->usage().used_bytes, before) << after;
+  }
+  EXPECT_TRUE(kSlowness > 1 || failed_allocations() > failed_before);
 }
 
 class FaultsOfAllocations : public testing::TestWithParam<const char*> {};

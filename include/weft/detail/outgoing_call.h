@@ -50,10 +50,10 @@ class WEFT_API OutgoingCall {
   /// The waiting thread receives its own reply, or sleeps while another one receives.
   bool wait_for_reply(std::optional<SteadyTime> until);
   void cancel_call();
-  void need_receiver();
+  void ask_for_receiver();
   /// Marks that this call needs nothing more from the connection: a continuation will settle it.
   /// Waiting threads then only sleep, and the deadline no longer ends the call.
-  void need_no_receiver() { needs_no_receiver_.store(true, std::memory_order_release); }
+  void leave_to_continuation() { left_to_continuation_.store(true, std::memory_order_release); }
 
  private:
   friend struct rpc::OutgoingCallAccess;
@@ -71,7 +71,7 @@ class WEFT_API OutgoingCall {
   // While the thread that makes the call could still send it on another connection.
   enum Phase : uint8_t { kStarting, kMakeAnew, kStarted };
   std::atomic<uint8_t> phase_{kStarting};
-  std::atomic<bool> needs_no_receiver_{false};
+  std::atomic<bool> left_to_continuation_{false};
   bool listened_to_ = false;           // somebody is to be told of the outcome
   std::atomic<uint32_t> in_line_{0};   // threads that sleep while another one receives
   std::vector<Ref<RefCounted>> kept_;  // what the arguments refer to, until there is an outcome
@@ -106,7 +106,7 @@ class TypedCall : public FutureState<Stored<R>>, public OutgoingCall {
   // The sink lives as long as the peer, which this call keeps.
   void settle_when_ready(Stored<R> value, std::vector<Future<void>> needed,
                          ContinuationSink* sink) {
-    this->need_no_receiver();
+    this->leave_to_continuation();
     when_all(std::move(needed), [self = Ref<TypedCall>::share(this), value = std::move(value),
                                  sink](std::exception_ptr error) mutable {
       if (error) {
@@ -119,7 +119,7 @@ class TypedCall : public FutureState<Stored<R>>, public OutgoingCall {
   bool sleep(std::optional<SteadyTime> until) override { return this->sleep_if_marked(until); }
   void mark() override { this->mark_sleeper(); }
   void nudge() override { this->wake_sleepers(); }
-  void on_attached() override { this->need_receiver(); }
+  void on_attached() override { this->ask_for_receiver(); }
 };
 
 }  // namespace weft::detail

@@ -70,7 +70,7 @@ class RRefCall final : public TypedCall<R> {
  public:
   explicit RRefCall(Ref<RRefHandle> handle) : handle_(std::move(handle)) {}
   std::optional<Error> translate(const Error& error) override {
-    this->need_no_receiver();
+    this->leave_to_continuation();
     return translate_rref_error(*handle_, error, Ref<FutureCore>::share(this));
   }
 

@@ -16,8 +16,8 @@ void OutgoingCall::cancel_call() {
   if (peer_) peer_->cancel(*this);
 }
 
-void OutgoingCall::need_receiver() {
-  if (peer_) peer_->need_receiver(*this);
+void OutgoingCall::ask_for_receiver() {
+  if (peer_) peer_->ask_for_receiver(*this);
 }
 
 }  // namespace weft::detail

@@ -30,8 +30,8 @@ struct OutgoingCallAccess {
     uint8_t expected = Call::kStarting;
     return call.phase_.compare_exchange_strong(expected, Call::kMakeAnew);
   }
-  static bool needs_no_receiver(const Call& call) {
-    return call.needs_no_receiver_.load(std::memory_order_acquire);
+  static bool is_left_to_continuation(const Call& call) {
+    return call.left_to_continuation_.load(std::memory_order_acquire);
   }
   static bool& listened_to(Call& call) { return call.listened_to_; }
   static std::atomic<uint32_t>& in_line(Call& call) { return call.in_line_; }

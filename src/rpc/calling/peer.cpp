@@ -96,6 +96,10 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
     return on_link_lost(link, *objection,
                         replaced ? SignOfLife::kReplaced : SignOfLife::kUnreachable);
   }
+  link->agree_on(hello.features);
+  // Under the lock: the end of this connection is reported after its beginning.
+  runtime_->liveness.on_sign(member_.info.id, SignOfLife::kHeard, {}, {});
+  // Nothing from here on needs memory.
   set_state(State::kConnected);
   reception_.on_connected();
   connecting_took_.store((runtime_->clock->now() - connect_began_).count(),
@@ -106,10 +110,7 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   heartbeat_ = Heartbeat({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
                           runtime_->options.dead_after},
                          runtime_->clock->now());
-  link->agree_on(hello.features);
   link->open();
-  // Under the lock: the end of this connection is reported after its beginning.
-  runtime_->liveness.on_sign(member_.info.id, SignOfLife::kHeard, {}, {});
   lock.unlock();
   flush(link);
   update_due();

@@ -6,7 +6,7 @@
 // over when the receiving caller leaves, then sleep in a line. When the receiving caller leaves and
 // one caller sleeps, that one is nudged to take over; if several sleep, or that one has slept for
 // long, the I/O loop receives for all. Replies that nobody waits for and nobody is told of may lie
-// for a pulse or two before the loop picks them up.
+// for up to three beats of the pulse before the loop picks them up.
 //
 // Sending. The caller writes its own frame. If the waiting callers want more CPUs than there are, a
 // caller that polls for replies writes the frames of the others between two polls. With several
@@ -85,7 +85,7 @@ class Peer final : public Ticking {
   void cancel(uint64_t call_id);
   bool is_pending(uint64_t call_id);
   /// A continuation was attached: some thread must receive the reply.
-  void need_receiver(detail::OutgoingCall& call);
+  void ask_for_receiver(detail::OutgoingCall& call);
 
   bool on_tick() override;
 

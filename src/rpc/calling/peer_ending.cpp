@@ -1,17 +1,21 @@
 // Peer: how calls and connections end other than by a reply.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "rpc/calling/error_without_memory.h"
 #include "rpc/calling/peer.h"
 
 namespace weft::rpc {
 
 namespace {
+
 using Access = OutgoingCallAccess;
-}
+
+}  // namespace
 
 bool Peer::was_sent(Call& call, const Link* link) const {
   return link && link->may_have_sent(Access::ends_at(call));
@@ -35,8 +39,8 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
   if (was_connected) {
     sign = why.code() == ErrorCode::kPeerLost ? SignOfLife::kSilent : SignOfLife::kEnded;
     runtime_->liveness.on_sign(member_.info.id, sign, now, why.message());
-  } else if (!runtime_->transport->takes_other_way(member_.address, link->connection(),
-                                                   why.message())) {
+  } else if (!link->broken() || !runtime_->transport->takes_other_way(
+                                    member_.address, link->connection(), why.message())) {
     if (sign == SignOfLife::kSilent) sign = SignOfLife::kUnreachable;  // nobody was heard at all
     runtime_->liveness.on_sign(member_.info.id, sign, connect_began_, why.message());
     backoff_.on_failure(now);
@@ -79,13 +83,17 @@ void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& 
     if (sent) {
       const ErrorCode code =
           why.code() == ErrorCode::kPeerLost ? ErrorCode::kPeerLost : ErrorCode::kOutcomeUnknown;
-      fail(*call, Error(code, fmt::format("{} was sent to {}, then the connection broke: {}",
-                                          function, name, why.message())));
+      fail(*call, error_by(code, [&] {
+        return Error(code, fmt::format("{} was sent to {}, then the connection broke: {}", function,
+                                       name, why.message()));
+      }));
     } else {
       const ErrorCode code = why.code() == ErrorCode::kUnauthenticated ? ErrorCode::kUnauthenticated
                                                                        : ErrorCode::kUnavailable;
-      fail(*call, Error(code, fmt::format("{} was not sent to {} at {}: {}", function, name,
-                                          member_.address, why.message())));
+      fail(*call, error_by(code, [&] {
+        return Error(code, fmt::format("{} was not sent to {} at {}: {}", function, name,
+                                       member_.address, why.message()));
+      }));
     }
     call->future().release();  // the table's
   }
@@ -94,9 +102,13 @@ void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& 
 void Peer::fail(Call& call, const Error& error) {
   counters_.failed.add();
   call.on_failed(error);
-  if (const std::optional<Error> final_error = call.translate(error)) {
-    call.future().settle_error(*final_error, &runtime_->io);
+  std::optional<Error> final_error = error;
+  try {
+    final_error = call.translate(error);
+  } catch (const std::bad_alloc&) {
+    // The error as it is.
   }
+  if (final_error) call.future().settle_error(*final_error, &runtime_->io);
   note_settled(call);
 }
 
@@ -143,7 +155,7 @@ void Peer::expire(Call& call) {
 void Peer::settle_expired(Call& call) {
   runtime_->counters.timeouts.add();
   const uint64_t id = Access::id(call);
-  fail(call, timeout_error(call, /*queued=*/true));
+  fail(call, error_by(ErrorCode::kTimeout, [&] { return timeout_error(call, /*queued=*/true); }));
   call.future().release();  // the table's
   send_cancel(id);
 }
@@ -154,11 +166,16 @@ void Peer::send_cancel(uint64_t call_id) {
   const detail::Ref<Link> link = link_;
   wire::FrameHeader header{wire::FrameKind::kCancel};
   header.id = call_id;
-  // The cancel may overtake its call; the callee then does not begin the call.
-  link->queue(header, link->lane_for_urgent());
-  const bool connected = state_ == State::kConnected;
-  lock.unlock();
-  if (connected) flush(link);
+  try {
+    // The cancel may overtake its call; the callee then does not begin the call.
+    link->queue(header, link->lane_for_urgent());
+    const bool connected = state_ == State::kConnected;
+    lock.unlock();
+    if (connected) flush(link);
+  } catch (const std::bad_alloc&) {
+    // A part of the frame may be queued. The thread that receives finds the connection closed.
+    link->close();
+  }
 }
 
 void Peer::cancel(Call& call) { cancel(Access::id(call)); }
@@ -169,9 +186,11 @@ void Peer::cancel(uint64_t call_id) {
   if (!call) return;
   forget(*call);
   lock.unlock();
-  fail(*call,
-       Error(ErrorCode::kCancelled, fmt::format("{} on {} was cancelled",
-                                                Access::function(*call)->name, member_.info.name)));
+  fail(*call, error_by(ErrorCode::kCancelled, [&] {
+    return Error(
+        ErrorCode::kCancelled,
+        fmt::format("{} on {} was cancelled", Access::function(*call)->name, member_.info.name));
+  }));
   call->future().release();  // the table's
   send_cancel(call_id);
 }
@@ -184,8 +203,10 @@ bool Peer::is_pending(uint64_t call_id) {
 void Peer::close(const Error& why) {
   Lock lock(mutex_);
   if (state_ == State::kClosed) return;
+  // First what needs memory: nothing has changed yet if there is none.
   std::vector<Call*> calls;
-  calls.reserve(calls_.size());  // first: nothing has changed yet if there is no memory
+  calls.reserve(calls_.size());
+  const Error why_of_sent = why.after_sending();
   set_state(State::kClosed);
   closed_because_ = why;
   calls_.take_all(calls);
@@ -200,7 +221,7 @@ void Peer::close(const Error& why) {
   lock.unlock();
   runtime_->io.remove(token_);
   for (Call* call : calls) {
-    fail(*call, was_sent(*call, link.get()) ? why.after_sending() : why);
+    fail(*call, was_sent(*call, link.get()) ? why_of_sent : why);
     call->future().release();  // the table's
   }
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "rpc/calling/error_without_memory.h"
 #include "rpc/calling/peer.h"
 #include "rpc/functions/function_table.h"
 #include "transport/poller.h"
@@ -31,7 +32,7 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
   std::optional<detail::BlockingRegion> region;
   base::Spinner spinner;
   while (!future.ready()) {
-    const bool has_deadline = own_clock && !Access::needs_no_receiver(call);
+    const bool has_deadline = own_clock && !Access::is_left_to_continuation(call);
     const base::Time limit = std::min(until.value_or(base::Time::max()),
                                       has_deadline ? Access::deadline(call) : base::Time::max());
     if (!region) region.emplace();
@@ -42,7 +43,7 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
     }
     if (future.ready()) break;
     const base::Time now = runtime_->clock->now();
-    if (now >= Access::deadline(call) && !Access::needs_no_receiver(call)) {
+    if (now >= Access::deadline(call) && !Access::is_left_to_continuation(call)) {
       expire(call);
     } else if (until && std::chrono::steady_clock::now() >= *until) {
       return false;
@@ -57,7 +58,7 @@ bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
   for (bool time_left = runtime_->spin.count() > 0;;) {
     Lock lock(mutex_);
     if (call.future().ready()) return true;
-    const bool concerned = state_ == State::kConnected && !Access::needs_no_receiver(call);
+    const bool concerned = state_ == State::kConnected && !Access::is_left_to_continuation(call);
     if (concerned && reception_.may_begin()) {
       receive_as_caller(limit, &call);
       return true;
@@ -170,7 +171,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, Term term, base::Time li
           spinner.came();
           take_frames(link);
           if (!future || future->ready() || SteadyClock::now() >= limit) return;
-          if (Access::needs_no_receiver(*call)) return;
+          if (Access::is_left_to_continuation(*call)) return;
           try_first = true;
           spinner.begin(runtime_->spin, limit);
           if (polls && !polling) set_polling(link, term, polling = true);
@@ -304,17 +305,21 @@ void Peer::settle_reply(Call& call, wire::Frame& frame) {
       call.settle_with(result, &runtime_->io);
     }
   } catch (const std::bad_alloc&) {
-    settle_refused(call, Error(ErrorCode::kLimitExceeded,
-                               fmt::format("there is no memory for the result of {} on {}",
-                                           Access::function(call)->name, member_.info.name))
-                             .after_sending());
+    settle_refused(call, error_by(ErrorCode::kOutcomeUnknown, [&] {
+                     return Error(ErrorCode::kLimitExceeded,
+                                  fmt::format("there is no memory for the result of {} on {}",
+                                              Access::function(call)->name, member_.info.name))
+                         .after_sending();
+                   }));
   } catch (const std::exception& error) {
     const auto* typed = dynamic_cast<const Error*>(&error);
-    settle_refused(call,
-                   Error(typed ? typed->code() : ErrorCode::kBadMessage,
-                         fmt::format("the result of {} on {} does not decode: {}",
-                                     Access::function(call)->name, member_.info.name, error.what()))
-                       .after_sending());
+    settle_refused(
+        call, error_by(ErrorCode::kOutcomeUnknown, [&] {
+          return Error(typed ? typed->code() : ErrorCode::kBadMessage,
+                       fmt::format("the result of {} on {} does not decode: {}",
+                                   Access::function(call)->name, member_.info.name, error.what()))
+              .after_sending();
+        }));
   }
   note_settled(call);
   future.release();  // the table's
@@ -329,8 +334,9 @@ void Peer::note_settled(Call& call) {
 
 void Peer::pass_on_receiving(Term term) {
   using Kind = Reception<Call>::Successor::Kind;
-  const auto successor = reception_.end(
-      term, [](Call& call) { return call.future().ready() || Access::needs_no_receiver(call); });
+  const auto successor = reception_.end(term, [](Call& call) {
+    return call.future().ready() || Access::is_left_to_continuation(call);
+  });
   if (successor.kind == Kind::kCaller || successor.kind == Kind::kLoop) counters_.handovers.add();
   switch (successor.kind) {
     case Kind::kNone:
@@ -366,7 +372,7 @@ void Peer::update_interest() {
 }
 
 // The call has been started: it is not made anew.
-void Peer::need_receiver(Call& call) {
+void Peer::ask_for_receiver(Call& call) {
   Lock lock(mutex_);
   if (!calls_.contains(Access::id(call))) return;  // its reply is being handed out
   if (!std::exchange(Access::listened_to(call), true)) reception_.add_listener();

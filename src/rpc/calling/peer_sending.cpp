@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "rpc/calling/error_without_memory.h"
 #include "rpc/calling/peer.h"
 #include "rpc/functions/function_table.h"
 #include "transport/poller.h"
@@ -66,9 +67,11 @@ bool Peer::start(Call& call, const detail::FunctionEntry& function, Encoder& arg
 // Of a call for which room was taken and that is not in the table.
 Peer::Sending Peer::fail_unsent(Call& call, const Error& error) {
   shared_window_->close(Access::depth(call), Access::bytes(call), /*has_ample_room_here=*/true);
-  fail(call,
-       Error(error.code(), fmt::format("{} was not sent to {}: {}", Access::function(call)->name,
-                                       member_.info.name, error.message())));
+  fail(call, error_by(error.code(), [&] {
+         return Error(error.code(),
+                      fmt::format("{} was not sent to {}: {}", Access::function(call)->name,
+                                  member_.info.name, error.message()));
+       }));
   return Sending::kDone;
 }
 
@@ -86,10 +89,19 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Enco
   if (is_reserved(function)) {
     shared_window_->open(limits.depth, Access::bytes(call));
   } else if (take_room(limits, Access::bytes(call)) != Room::kTaken) {
-    if (!wait_for_room(limits, Access::bytes(call))) {
-      const std::optional<Error> closed = state_ == State::kClosed ? closed_because_ : std::nullopt;
+    std::optional<Error> why_not;
+    try {
+      if (!wait_for_room(limits, Access::bytes(call))) {
+        why_not = state_ == State::kClosed ? *closed_because_ : error_by(ErrorCode::kTimeout, [&] {
+          return timeout_error(call, /*queued=*/false);
+        });
+      }
+    } catch (const std::bad_alloc&) {
+      why_not = error_by(ErrorCode::kLimitExceeded, no_memory);
+    }
+    if (why_not) {
       lock.unlock();
-      fail(call, closed ? *closed : timeout_error(call, /*queued=*/false));
+      fail(call, *why_not);
       return Sending::kDone;
     }
     now = runtime_->clock->now();
@@ -112,7 +124,7 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Enco
     return fail_unsent(call, error);
   } catch (const std::bad_alloc&) {
     lock.unlock();
-    return fail_unsent(call, no_memory());
+    return fail_unsent(call, error_by(ErrorCode::kLimitExceeded, no_memory));
   }
   const detail::Ref<Link> link = link_;
   bool queued = false;
@@ -127,7 +139,7 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Enco
   }
   if (!queued) {
     lock.unlock();
-    return fail_unsent(call, no_memory());
+    return fail_unsent(call, error_by(ErrorCode::kLimitExceeded, no_memory));
   }
   const bool defer = should_defer(limits);
   const bool connected = state_ == State::kConnected;
@@ -336,7 +348,14 @@ void Peer::connect() {
   reception_.on_connecting();
   stream_up_ = false;
   interest_ = transport::kReadable | transport::kWritable;
-  if (!runtime_->io.watch_new(link_->connection(), interest_, token_)) {
+  bool is_watched = false;
+  try {
+    runtime_->io.set_due(*loop_side_, connect_by_);
+    is_watched = runtime_->io.watch_new(link_->connection(), interest_, token_);
+  } catch (const std::bad_alloc&) {
+    // As if there were no descriptor.
+  }
+  if (!is_watched) {
     set_state(State::kIdle);
     connect_by_ = base::Time::max();
     backoff_.on_failure(now);
@@ -345,7 +364,6 @@ void Peer::connect() {
     reception_.on_lost();
     throw Error(ErrorCode::kUnavailable, last_failure_);
   }
-  runtime_->io.set_due(*loop_side_, connect_by_);
 }
 
 bool Peer::retire() {

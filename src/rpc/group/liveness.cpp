@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/group/liveness.h"
 
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/log.h"
 #include "rpc/own_call.h"
 #include "rpc/reserved_functions.h"
 #include "rpc/runtime.h"
@@ -18,33 +20,75 @@ std::vector<Liveness::Then> take(std::map<int, std::vector<Liveness::Then>>& ask
   auto taken = asking.extract(rank);
   return taken ? std::move(taken.mapped()) : std::vector<Liveness::Then>();
 }
+
+// Of several, one that lacks memory does not keep the others from being called.
+template <typename F>
+void survive(const F& call) {
+  try {
+    call();
+  } catch (const std::bad_alloc& error) {
+    base::log(LogLevel::kError, "liveness", "a layer was not told of a member: {}", error.what());
+  }
+}
 }  // namespace
 
 Liveness::Liveness(Runtime& runtime)
     : runtime_(runtime), table_(runtime.group.members.size(), runtime.options.dead_after) {}
 
-void Liveness::on_sign(int rank, SignOfLife sign, base::Time began, const std::string& why) {
-  std::vector<OnGone> to_tell;
+// Calls what it has been filled with on a thread that may block. Made before it is known whether it
+// will be needed: a verdict is reached once, and must not get lost because there is no memory then.
+template <typename T>
+class Liveness::Messenger {
+ public:
+  explicit Messenger(T call) : call_(std::make_shared<T>(std::move(call))) {
+    continuation_->task = [call = call_] { (*call)(); };
+  }
+  T& call() { return *call_; }
+  void send(IoLoop& io) { io.post(continuation_.release()); }
+
+ private:
+  const std::shared_ptr<T> call_;
+  std::unique_ptr<detail::Continuation> continuation_ = std::make_unique<detail::Continuation>();
+};
+
+struct Liveness::TellSubscribers {
+  std::vector<OnGone> subscribers;
+  int rank;
+  Error gone;
+
+  void operator()() const {
+    for (const OnGone& each : subscribers) survive([&] { each(rank, gone); });
+  }
+};
+
+struct Liveness::TellAsking {
   std::vector<Then> asking;
-  std::optional<Error> gone;
+
+  void operator()() const {
+    for (const Then& each : asking) survive([&] { each(std::nullopt); });
+  }
+};
+
+void Liveness::on_sign(int rank, SignOfLife sign, base::Time began, const std::string& why) {
+  Messenger asking(TellAsking{});
+  Messenger subscribers(TellSubscribers{{}, rank, gone_error(rank, why)});
+  bool is_gone = false;
   {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
+    subscribers.call().subscribers = subscribers_;
     const auto change = table_.on_sign(rank, sign, began, runtime_.clock->now(), why);
-    if (change == LivenessTable::Change::kGone) {
-      gone = gone_error(rank, *table_.why_gone(rank));
-      to_tell = subscribers_;
+    is_gone = change == LivenessTable::Change::kGone;
+    if (is_gone) {
+      const std::string& why_gone = *table_.why_gone(rank);
+      survive([&] { subscribers.call().gone = gone_error(rank, why_gone); });
     }
     // The hello is an answer, whatever becomes of the probe: a member whose connections break over
     // every call lives.
-    if (sign == SignOfLife::kHeard) asking = take(asking_, rank);
+    if (sign == SignOfLife::kHeard) asking.call().asking = take(asking_, rank);
   }
-  for (OnGone& each : to_tell) {
-    runtime_.io.post_task([each = std::move(each), rank, gone = *gone] { each(rank, gone); });
-  }
-  for (Then& each : asking) {
-    runtime_.io.post_task([each = std::move(each)] { each(std::nullopt); });
-  }
+  if (is_gone) subscribers.send(runtime_.io);
+  if (!asking.call().asking.empty()) asking.send(runtime_.io);
 }
 
 Error Liveness::gone_error(int rank, const std::string& why) const {
@@ -110,10 +154,18 @@ void Liveness::probe(int rank) {
   try {
     own_call<sys_probe>(*agent, rank, Timeout(0))
         .on_ready([weak = runtime_.weak_from_this(), rank](const Future<void>& answer) {
-          if (const auto runtime = weak.lock()) runtime->liveness.on_probed(rank, answer);
+          const auto runtime = weak.lock();
+          if (!runtime) return;
+          try {
+            runtime->liveness.on_probed(rank, answer);
+          } catch (const std::bad_alloc&) {
+            runtime->liveness.answer(rank, runtime->liveness.no_memory_);
+          }
         });
   } catch (const Error& error) {
     answer(rank, error);
+  } catch (const std::bad_alloc&) {
+    answer(rank, no_memory_);
   }
 }
 
@@ -158,7 +210,7 @@ void Liveness::answer(int rank, const std::optional<Error>& gone) {
     const base::MutexLock lock(mutex_);
     asking = take(asking_, rank);
   }
-  for (Then& then : asking) then(gone);
+  for (Then& then : asking) survive([&] { then(gone); });
 }
 
 void Liveness::stop() {

@@ -42,7 +42,8 @@ class Liveness {
   static bool leaves_open_whether_alive(const Error& error);
 
   /// Calls `then` with nothing when the member has been heard of, with kPeerLost when it is known
-  /// to be gone, with kShuttingDown when this worker ends. Comes on a thread that may block.
+  /// to be gone, with kShuttingDown when this worker ends, with kLimitExceeded if there is no
+  /// memory to ask the member. Comes on a thread that may block.
   using Then = std::function<void(const std::optional<Error>& gone)>;
   void when_known(int rank, Then then);
 
@@ -55,6 +56,11 @@ class Liveness {
   void stop();
 
  private:
+  template <typename T>
+  class Messenger;
+  struct TellSubscribers;
+  struct TellAsking;
+
   void probe(int rank);
   void on_probed(int rank, const Future<void>& answer);
   void probe_again();
@@ -62,6 +68,7 @@ class Liveness {
   Error gone_error(int rank, const std::string& why) const;
 
   Runtime& runtime_;
+  const Error no_memory_{ErrorCode::kLimitExceeded, "there is no memory to ask a member"};
   mutable base::Mutex mutex_;
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
   LivenessTable table_ WEFT_GUARDED_BY(mutex_);

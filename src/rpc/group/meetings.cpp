@@ -83,8 +83,8 @@ Meetings::Outcome Meetings::meet_in_round(const Contribution& mine, const Set& s
     if (error.code() == ErrorCode::kPeerLost) throw lost(error.message());
     if (error.code() != ErrorCode::kTimeout) throw;
     throw Error(ErrorCode::kTimeout,
-                fmt::format("timed out in all_gather after {} seconds; missing: {}",
-                            std::chrono::duration<double>(timeout).count(),
+                fmt::format("the meeting of [{}] took longer than {} s; missing: {}",
+                            fmt::join(set, ", "), std::chrono::duration<double>(timeout).count(),
                             name_missing(set, round, leader)));
   }
   if (outcome.status == Outcome::Status::kLost) throw lost(outcome.why);

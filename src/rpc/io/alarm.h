@@ -17,7 +17,7 @@ class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> 
  public:
   static std::shared_ptr<Alarm> make(IoLoop& io, std::function<void()> ring) {
     auto alarm = std::make_shared<Alarm>(io, std::move(ring));
-    alarm->token_ = io.add(alarm);
+    alarm->registration_ = io.add(alarm);
     return alarm;
   }
   Alarm(IoLoop& io, std::function<void()> ring) : io_(io), ring_(std::move(ring)) {}
@@ -30,7 +30,7 @@ class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> 
   /// The loop forgets the alarm, which may be ringing meanwhile.
   void remove() {
     set(base::Time::max());
-    io_.remove(token_);
+    io_.remove(registration_);
   }
 
   void on_event(bool, bool) override {}
@@ -42,7 +42,7 @@ class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> 
  private:
   IoLoop& io_;
   const std::function<void()> ring_;
-  uint64_t token_ = 0;
+  uint64_t registration_ = 0;
 };
 
 }  // namespace weft::rpc

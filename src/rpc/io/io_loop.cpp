@@ -175,7 +175,9 @@ void IoLoop::lead() {
       const base::MutexLock lock(mutex_);
       if (first_ || (waiting() > 0 && crew_->lacks_threads())) limit = base::Duration(0);
     }
-    for (const transport::PollEvent& event : poller_->wait(limit)) {
+    std::span<const transport::PollEvent> events;
+    outlive([&] { events = poller_->wait(limit); });
+    for (const transport::PollEvent& event : events) {
       const auto client = find(event.token);
       // An event that is still there is reported again.
       if (client) outlive([&] { client->on_event(event.readable, event.writable); });

@@ -42,7 +42,12 @@ Link::Position Link::queue_with(Lane which, const Add& add) {
   Queue& its = urgent ? urgent_queue_ : normal_queue_;
   wire::Outbox& into = open_ ? its.frames : held_;
   const size_t before = into.bytes();
-  add(into);
+  try {
+    add(into);
+  } catch (...) {  // a part of the frame may be queued, so nothing may be sent any more
+    if (why_broken_.empty()) why_broken_ = "there is no memory for a frame";
+    throw;
+  }
   const size_t added = into.bytes() - before;
   queued_bytes_.fetch_add(added, std::memory_order_relaxed);
   if (urgent) urgent_waits_.store(true, std::memory_order_relaxed);
@@ -107,6 +112,7 @@ Link::State Link::flush(size_t too_much) {
 
 // Queued frames become the writing thread's. False: there is nothing to write.
 bool Link::take_queued(size_t too_much) {
+  if (!why_broken_.empty()) return false;
   wire::Outbox& normal = normal_queue_.frames;
   wire::Outbox& urgent = urgent_queue_.frames;
   if (urgent_waits_.load(std::memory_order_relaxed) && urgent_.writing.empty()) {

@@ -76,8 +76,8 @@ class Link : public detail::RefCounted {
   void queue_first(const wire::FrameHeader& header, const Encoder& value);
   void open();
 
-  /// Writes the queued frames, also those that other threads queue meanwhile, but not many times as
-  /// much as a caller's own. Returns at once if another thread writes: that thread writes all.
+  /// Writes the queued frames, and up to kMostPerFlush bytes that other threads queue meanwhile.
+  /// Returns at once if another thread writes: that thread writes all.
   /// Leaves frames of the normal lane queued if they are `too_much` bytes or more. kBlocked: call
   /// again when the connection is writable.
   State flush(size_t too_much = SIZE_MAX);

@@ -37,8 +37,8 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
     IoLoop& io = host_.runtime_->io;
     token_ = io.add(shared_from_this());
     try {
-      // The timer first: that of a removed guest does nothing, but a poller would go on looking at a
-      // connection that is gone.
+      // The timer first: that of a removed guest does nothing, but a poller would go on looking at
+      // a connection that is gone.
       io.set_due(*this, host_.runtime_->clock->now() + kHelloTimeout);
       if (io.watch_new(link_->connection(), transport::kReadable, token_)) return true;
     } catch (const std::bad_alloc&) {
@@ -153,7 +153,13 @@ Acceptor::Acceptor(std::shared_ptr<Runtime> runtime, Server& server,
 void Acceptor::start() {
   const base::MutexLock lock(mutex_);
   token_ = runtime_->io.add(shared_from_this());
-  runtime_->io.watch_new(*listener_, transport::kReadable, token_);
+  if (!runtime_->io.watch_new(*listener_, transport::kReadable, token_)) {
+    runtime_->io.remove(token_);
+    throw Error(
+        ErrorCode::kLimitExceeded,
+        fmt::format("{} cannot accept connections: the system watches no further descriptor",
+                    runtime_->name()));
+  }
 }
 
 void Acceptor::stop() {

@@ -249,7 +249,7 @@ bool Desk::serve_held_calls(ServingLink& link) {
 
 bool Desk::receive_and_serve(ServingLink& link) {
   if (!link.lost && !serve_held_calls(link)) return false;
-  if (link.paused() || link.lost) return true;
+  if (link.paused() || link.lost || link.holds_calls()) return true;
   for (int i = 0; i < kReceivesPerTurn; ++i) {
     switch (link.link().receive()) {
       case Link::State::kBlocked:
@@ -264,7 +264,7 @@ bool Desk::receive_and_serve(ServingLink& link) {
     current_ = detail::Ref<ServingLink>::share(&link);
     if (!serve_frames(link)) return false;
     current_ = {};
-    if (link.lost || link.paused() || !link.link().within_frame()) break;
+    if (link.lost || link.paused() || link.holds_calls() || !link.link().within_frame()) break;
   }
   if (std::exchange(may_call_again_, false) && !link.lost && runtime_.spin.count() > 0)
     hot_ = detail::Ref<ServingLink>::share(&link);
@@ -311,7 +311,8 @@ bool Desk::serve_frames(ServingLink& link) {
     if (!drop_after_throw(link, error.what())) return false;
   }
   mine = {};
-  if (!link.lost && link.link().has_queued()) link.flush();
+  // Also if it is paused: the thread that wrote the last reply may have taken it for a queued one.
+  if (!link.lost && (link.link().has_queued() || link.paused())) link.flush();
   return true;
 }
 
@@ -363,7 +364,9 @@ bool Desk::serve_call(ServingLink& link) {
                              runtime_.options.max_call_depth));
     return true;
   }
-  if (crew_.out_of_threads()) {
+  // Weft's own calls need no thread of their own: leases and verdicts must not depend on whether
+  // users' functions block.
+  if (!reserved && crew_.out_of_threads()) {
     call->refuse(ErrorCode::kLimitExceeded,
                  fmt::format("all {} handler threads are in use", crew_.threads()));
     return true;

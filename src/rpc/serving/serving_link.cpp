@@ -63,7 +63,9 @@ ResolvedFunction& ServingLink::function_slot(uint32_t number) {
     if (number >= functions_.size()) functions_.resize(number + 1);
     return functions_[number];
   }
-  if (number >= kMaxFunctions || functions_of_high_numbers_.size() > kMostHighNumbers)
+  const auto known = functions_of_high_numbers_.find(number);
+  if (known != functions_of_high_numbers_.end()) return known->second;
+  if (number >= kMaxFunctions || functions_of_high_numbers_.size() == kMostHighNumbers)
     Decoder::fail(fmt::format("function number {}", number));
   return functions_of_high_numbers_[number];
 }

@@ -91,6 +91,8 @@ class ServingLink final : public detail::RefCounted {
   /// Leader, between two calls of a batch: false if the caller does not take its replies. Then the
   /// calls that have come are held until it does.
   bool takes_next_call();
+  /// Whether calls are held. Their bytes are read and not decoded, so no more may be read.
+  bool holds_calls() const { return holds_calls_.load(std::memory_order_relaxed); }
   /// Whether calls were held and can be served now; they count as served. Leader.
   bool take_held_calls() {
     return !paused() && holds_calls_.exchange(false, std::memory_order_relaxed);

@@ -95,6 +95,20 @@ TEST_F(WireRules, FunctionsMayHaveHighNumbers) {
   EXPECT_EQ(other_.next(*link), std::nullopt);
 }
 
+TEST_F(WireRules, AsManyHighNumbersAsTheDocumentAllowsWorkAndOneMoreEndsTheConnection) {
+  const detail::Ref<Link> link = other_.call_worker();
+  constexpr uint32_t kFirst = 1u << 14, kMost = 1u << 14;
+  for (uint32_t i = 0; i < kMost; ++i) {
+    call<tripled>(*link, i, 7, kFirst + i);
+    ASSERT_EQ(result(*link, i), 21);
+  }
+  call<tripled>(*link, kMost, 7, kFirst);
+  EXPECT_EQ(result(*link, kMost), 21);
+
+  call<tripled>(*link, kMost + 1, 7, kFirst + kMost);
+  EXPECT_EQ(other_.next(*link), std::nullopt);
+}
+
 std::atomic<int> ran{0};
 int64_t counted(int64_t value) {
   ++ran;
@@ -168,6 +182,37 @@ TEST_P(WireRulesOfProcesses, RepliesThatACallerDoesNotTakeAreLimitedOverAllItsCo
   }
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(long_replies, kConnections * calls_each);
+}
+
+std::string reply_at_length_to(std::string) { return std::string(kLongReply, 'x'); }
+
+// The caller takes replies as slowly as it makes calls, so that the connection pauses and goes on
+// again while a call is being read.
+TEST_P(WireRulesOfProcesses, ACallerThatTakesItsRepliesLateIsServedToTheEnd) {
+  constexpr int kCalls = 150;
+  constexpr int kUnread = (64 << 20) / kLongReply + 4;
+  const detail::Ref<Link> link = other_.call_worker();
+  const detail::FunctionEntry& entry = detail::RemoteFunction<reply_at_length_to>::entry();
+  Encoder arguments;
+  Codec<std::string>::encode(arguments, std::string(600 << 10, 'a'));
+  std::atomic<int> taken{0};
+
+  std::thread caller([&] {
+    for (int id = 1; id <= kCalls; ++id) {
+      while (id - taken > kUnread) std::this_thread::yield();
+      HandmadePeer::send(*link, {FrameKind::kCall, wire::kNamed, 0, 0, static_cast<uint64_t>(id)},
+                         wire::PreludeBytes({kNumber, 0, 0, entry.name, entry.signature}).bytes(),
+                         arguments);
+      while (link->has_queued() && link->flush() != Link::State::kBroken) std::this_thread::yield();
+    }
+  });
+  for (; taken < kCalls; ++taken) {
+    if (HandmadePeer::next(*link) != FrameKind::kReply) break;
+    EXPECT_EQ(link->frame().header.flags & wire::kFailed, 0);
+  }
+  EXPECT_EQ(taken, kCalls);
+  taken = kCalls;
+  caller.join();
 }
 
 std::optional<Promise<int64_t>> later;

@@ -52,6 +52,38 @@ TEST_F(HoldingsTest, OfAnObjectThatMayNotExistYetTheOwnerIsTold) {
   EXPECT_EQ(say().steps, (std::vector<Step>{{Kind::kRegisterEarly, kShown}}));
 }
 
+// Creations may be long on their way, behind large calls.
+TEST_F(HoldingsTest, CreationsDoNotTakeThePlaceOfRenewals) {
+  const RRefId first = holdings_.create(kOwner, now_);
+  holdings_.on_created(first, Outcome::kAnswered, changes_);
+  now_ += 2s;
+  holdings_.create(kOwner, now_);
+  EXPECT_FALSE(has_to_say());
+
+  now_ += 1s;
+  EXPECT_TRUE(has_to_say());
+  EXPECT_TRUE(say().steps.empty());
+}
+
+TEST_F(HoldingsTest, AMessageIsRepeatedWhenItIsTimeForThat) {
+  holdings_.arrive(kShown, false, now_);
+  const SessionMessage message = say();
+  EXPECT_FALSE(has_to_say());
+  EXPECT_EQ(holdings_.next(), base::Time::max());
+
+  holdings_.repeat_later(kOwner, now_ + 50ms);
+  EXPECT_FALSE(has_to_say());
+  EXPECT_EQ(holdings_.next_message(kOwner, now_), std::nullopt);
+  EXPECT_EQ(holdings_.next(), now_ + 50ms);
+
+  now_ += 50ms;
+  EXPECT_TRUE(has_to_say());
+  EXPECT_EQ(say().sequence, message.sequence);
+  EXPECT_FALSE(has_to_say());
+  answer(message, applied({1}));
+  EXPECT_EQ(holdings_.state(kShown), State::kHeld);
+}
+
 TEST_F(HoldingsTest, ARefusedRegistrationIsLost) {
   holdings_.arrive(kShown, false, now_);
   answer(say(), applied({0}));

@@ -1,9 +1,12 @@
 // What the shell around the cores of the reference protocol sees to, over the loopback transport.
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,6 +53,9 @@ int64_t seven() { return 7; }
 int64_t answer_of(RRef<Thing> thing) { return thing.rpc_sync<&Thing::answer>(); }
 at::Tensor broken() { throw std::out_of_range("no tensor today"); }
 void take_tensor(RRef<at::Tensor>) {}
+std::promise<void> gate_opens;
+std::shared_future<void> gate;
+void wait_for_gate() { gate.wait(); }
 
 class KeeperTest : public testing::Test {
  protected:
@@ -116,6 +122,55 @@ TEST_F(KeeperTest, ALongCallDoesNotCostTheReferencesOfItsCaller) {
   const auto thing = remote<Thing>(group[0], "b");
   thing.rpc_sync<&Thing::rest>(int64_t{1200});
   EXPECT_EQ(thing.rpc_sync<&Thing::answer>(), 42);
+}
+
+// Nor behind functions that block all threads their worker may have.
+TEST_F(KeeperTest, FunctionsThatHoldAllThreadsDoNotCostReferences) {
+  Options options;
+  options.handler_threads = 1;
+  options.max_handler_threads = 8;
+  options.rref_lease = 300ms;
+  test::LoopbackGroup group({"a", "b"}, options);
+  auto dropped = std::make_optional(remote<Thing>(group[0], "b"));
+  const auto kept = remote<Thing>(group[0], "b");
+  kept.rpc_sync<&Thing::answer>();
+  gate_opens = std::promise<void>();
+  gate = gate_opens.get_future();
+  std::vector<Future<void>> blocked;
+  ASSERT_TRUE(within(5s, [&] {
+    blocked.push_back(group[0].async<wait_for_gate>("b"));
+    return std::any_of(blocked.begin(), blocked.end(), [](const Future<void>& each) {
+      return each.ready() && each.error()->code() == ErrorCode::kLimitExceeded;
+    });
+  }));
+
+  dropped.reset();
+  EXPECT_TRUE(within(2s, [] { return Thing::alive == 1; })) << Thing::alive;
+  std::this_thread::sleep_for(2 * options.rref_lease);
+
+  gate_opens.set_value();
+  for (const Future<void>& each : blocked) each.wait_for(5s);
+  EXPECT_EQ(kept.rpc_sync<&Thing::answer>(), 42);
+}
+
+// The end of this worker says nothing about the owner.
+TEST_F(KeeperTest, TheEndOfACallersWorkerIsNotTheLossOfTheObject) {
+  test::LoopbackGroup group({"a", "b"});
+  const auto thing = remote<Thing>(group[0], "b");
+  thing.rpc_sync<&Thing::answer>();
+  const Future<void> resting = thing.rpc_async<&Thing::rest>(int64_t{500});
+  ASSERT_TRUE(within(2s, [&] { return count(group, 1, "calls.serving") > 0; }));
+  group.network().set_faults([](const transport::FrameInFlight&) {
+    return transport::Fault{transport::Fault::Kind::kDelay, 60s};
+  });
+  group.network().break_all();  // and nobody is reached any more
+  EXPECT_FALSE(resting.wait_for(50ms));
+  EXPECT_GT(count(group, 0, "calls.outstanding"), 0u);
+
+  group[0].shutdown_now();
+
+  EXPECT_THAT([&] { resting.wait(); },
+              Throws<Error>(Property(&Error::code, ErrorCode::kOutcomeUnknown)));
 }
 
 TEST_F(KeeperTest, ACreationThatCannotBeSentLeavesNothing) {
