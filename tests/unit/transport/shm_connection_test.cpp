@@ -89,6 +89,17 @@ class ShmConnectionTest : public testing::Test {
     return static_cast<size_t>(lseek(memory.get(), 0, SEEK_END));
   }
 
+  // Has taken the memory of a peer that keeps the rules.
+  std::unique_ptr<ShmConnection> connection_with_lane() {
+    PrivateDescriptor memory;
+    const std::string message = true_offer(memory);
+    offer(message, memory.get());
+    auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
+    char byte;
+    connection->receive(&byte, 1);
+    return connection;
+  }
+
   IoResult first_receive() {
     const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
     char byte;
@@ -302,14 +313,9 @@ TEST_F(ShmConnectionTest, APeerThatTakesNoDescriptorsIsGivenFewAndOneThatIsGoneN
 }
 
 TEST_F(ShmConnectionTest, SeveralDescriptorsInOneMessageAreClosed) {
-  PrivateDescriptor memory;
-  const std::string message = true_offer(memory);
-  offer(message, memory.get());
-  const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
-  char byte;
-  connection->receive(&byte, 1);  // has the lane now
+  const auto connection = connection_with_lane();
   const size_t before = open_descriptors();
-  send_with(lane[0].get(), "x", {memory.get(), memory.get()});
+  send_with(lane[0].get(), "x", {theirs.get(), theirs.get()});
   send_with(lane[0].get(), "x", {});
 
   EXPECT_FALSE(connection->descriptor_lane()->take_descriptor());
@@ -318,14 +324,9 @@ TEST_F(ShmConnectionTest, SeveralDescriptorsInOneMessageAreClosed) {
 }
 
 TEST_F(ShmConnectionTest, ADescriptorThatComesWithoutBytesDoesNotStayOpen) {
-  PrivateDescriptor memory;
-  const std::string message = true_offer(memory);
-  offer(message, memory.get());
-  const auto connection = ShmConnection::await(std::move(ours), "somebody", 0);
-  char byte;
-  connection->receive(&byte, 1);  // has the lane now
+  const auto connection = connection_with_lane();
   const size_t before = open_descriptors();
-  send_with(lane[0].get(), "", {memory.get()});
+  send_with(lane[0].get(), "", {theirs.get()});
 
   connection->descriptor_lane()->take_descriptor();
   EXPECT_EQ(open_descriptors(), before);
