@@ -366,7 +366,7 @@ bool Desk::serve_call(ServingLink& link) {
   }
   // Weft's own calls need no thread of their own: leases and verdicts must not depend on whether
   // users' functions block.
-  if (!reserved && crew_.out_of_threads()) {
+  if (!reserved && crew_.out_of_threads() && crew_.idle() == 0) {
     call->refuse(ErrorCode::kLimitExceeded,
                  fmt::format("all {} handler threads are in use", crew_.threads()));
     return true;
