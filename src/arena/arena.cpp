@@ -22,7 +22,7 @@ std::atomic<Arena*> newest{nullptr};
 
 constexpr size_t kLeastReserved = size_t{256} << 20;
 
-// Giving pages back takes about 0.1 ms per MiB, under the lock that allocating and lending want.
+// Pages are given back under the lock that allocating and lending want: so many at a time.
 constexpr size_t kMostPagesAtOnce = size_t{32} << 20;
 constexpr auto kPauseForOthers = std::chrono::microseconds(100);
 
