@@ -41,6 +41,12 @@ class WEFT_API Invocation {
 
 using InvokeFunction = void (*)(Invocation&);
 
+/// What a call leaves on the worker that served it.
+enum class Makes : uint8_t { kNothing, kObject };
+/// Whether an argument is the place of the object that the function makes.
+template <typename T>
+inline constexpr bool kIsSlot = false;
+
 struct FunctionEntry {
   uint32_t index = 0;  // in this process
   std::string name;
@@ -49,6 +55,7 @@ struct FunctionEntry {
   InvokeFunction invoke = nullptr;
   bool ambiguous = false;  // another function has the same name and signature
   bool reserved = false;   // Weft's own: not counted as work, never behind users' calls
+  Makes makes = Makes::kNothing;
 };
 
 /// The qualified name of the function in a FunctionTag, from the tag's mangled name.
@@ -58,7 +65,7 @@ WEFT_API std::string type_name(const std::type_info& type);
 /// Adds a function to the process's table; called before main for every function that is called or
 /// exposed anywhere in the program. A name of more than 128 bytes is cut and gets a hash.
 WEFT_API FunctionEntry& register_function(std::string name, std::string signature,
-                                          InvokeFunction invoke);
+                                          InvokeFunction invoke, Makes makes);
 /// Throws kInvalidArgument for an empty or long name, and for one that begins with "sys.".
 WEFT_API void rename_function(FunctionEntry& entry, std::string name);
 /// Gives one of Weft's own functions its name, which begins with "sys.".
@@ -74,6 +81,8 @@ struct SignatureTraits<R(P...)> {
   static constexpr bool kAsynchronous = !std::is_same_v<R, Result>;
   static constexpr size_t kArity = sizeof...(P);
   static constexpr bool kBorrows = (kIsBorrowed<std::decay_t<P>> || ...);
+  static constexpr Makes kMakes =
+      (kIsSlot<std::decay_t<P>> || ...) ? Makes::kObject : Makes::kNothing;
   static_assert((!(std::is_lvalue_reference_v<P> &&
                    !std::is_const_v<std::remove_reference_t<P>>)&&...),
                 "a remote function cannot take its arguments by non-const reference");
@@ -254,7 +263,8 @@ class RemoteFunction {
     }
   }
 
-  static inline FunctionEntry& entry_ = register_function(Name::name(), signature(), &invoke);
+  static inline FunctionEntry& entry_ =
+      register_function(Name::name(), signature(), &invoke, Traits::kMakes);
 };
 
 }  // namespace weft::detail

@@ -81,6 +81,8 @@ class RRefSlot {
   RRefId id_;
   std::shared_ptr<Filling> filling_;
 };
+template <typename T>
+inline constexpr bool kIsSlot<RRefSlot<T>> = true;
 
 /// Calls `f`, whose result goes into `slot`.
 template <typename Returned, typename T, typename F>

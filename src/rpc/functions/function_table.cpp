@@ -65,7 +65,8 @@ std::string cut_name(std::string name) {
 
 namespace detail {
 
-FunctionEntry& register_function(std::string name, std::string signature, InvokeFunction invoke) {
+FunctionEntry& register_function(std::string name, std::string signature, InvokeFunction invoke,
+                                 Makes makes) {
   Table& into = table();
   const base::MutexLock lock(into.mutex);
   FunctionEntry& entry = into.entries.emplace_back();
@@ -74,6 +75,7 @@ FunctionEntry& register_function(std::string name, std::string signature, Invoke
   entry.signature = rpc::hash_signature(signature);
   entry.signature_text = std::move(signature);
   entry.invoke = invoke;
+  entry.makes = makes;
   into.bind(entry);
   return entry;
 }

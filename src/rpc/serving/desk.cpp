@@ -379,9 +379,10 @@ bool Desk::serve_call(ServingLink& link) {
   }
   if (reserved) return serve(*call, frame, arguments, Placement::kHere);
   const base::Duration usual = server_.statistics().usual(function.entry->index);
-  const bool may_run = !needs_slot(usual) || crew_.take_slot();
-  return serve(*call, frame, arguments,
-               may_run ? place(usual, others_of(link, usual)) : Placement::kElsewhere);
+  if (needs_slot(usual) && !crew_.take_slot())
+    return serve(*call, frame, arguments, Placement::kElsewhere);
+  const base::Duration worth = worth_another_thread(runtime_.cpus, function.entry->makes);
+  return serve(*call, frame, arguments, place(usual, worth, others_of(link, usual, worth)));
 }
 
 // False: it was refused.
@@ -399,8 +400,8 @@ bool Desk::welcome(IncomingCall& call, std::span<const std::byte> note,
 
 // What may wait behind the call in hand, of this desk's connections. Asked only as far as it
 // matters.
-Others Desk::others_of(ServingLink& link, base::Duration usual) {
-  if (usual < kWorthAnotherThread) return {};
+Others Desk::others_of(ServingLink& link, base::Duration usual, base::Duration worth) {
+  if (usual < worth) return {};
   const size_t running = crew_.running();
   Others others{link.link().within_frame(), link.working_calls() > 1,
                 running < crew_.limit() || !has_time_inline()};

@@ -75,7 +75,7 @@ class Desk final : public base::CrewLoop {
   bool leads_after_throw();
   bool has_time_inline();
   bool welcome(IncomingCall& call, std::span<const std::byte> note, std::span<at::Tensor> tensors);
-  Others others_of(ServingLink& link, base::Duration usual);
+  Others others_of(ServingLink& link, base::Duration usual, base::Duration worth);
   bool serve(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments,
              Placement placement);
   bool spin_on(ServingLink& link);

@@ -15,6 +15,11 @@
 // | more than 500 us       | have come, or are running | on another thread                    |
 // |                        | else                      | here, after the lead was given up    |
 //
+// If the process may use no more than two CPUs, or if the function makes an object, 20 us take the
+// place of 5 us. With two CPUs the thread that reads and its caller have both, and a thread that is
+// woken takes one from them. And what comes after a creation usually needs the object: on another
+// thread it would only wait for this one.
+//
 // Calls that are running tell that their caller has several threads: its next call comes while this
 // one runs, and would wait. Weft's own calls, and those whose function has returned a future, tell
 // nothing.
@@ -39,11 +44,14 @@
 #include <cstddef>
 
 #include "base/clock.h"
+#include "weft/detail/function_entry.h"
 
 namespace weft::rpc {
 
 /// Waking another thread costs about as much as such a function.
 inline constexpr base::Duration kWorthAnotherThread = std::chrono::microseconds(5);
+/// CPUs up to which it costs more.
+inline constexpr size_t kFewCpus = 2;
 /// While such a function runs, several calls of the same caller can come.
 inline constexpr base::Duration kWorthReadingOn = std::chrono::microseconds(20);
 /// Worth a system call to find out whether another connection's call has come.
@@ -71,8 +79,14 @@ inline bool needs_slot(base::Duration usual) {
 inline bool worth_a_look(base::Duration usual, size_t running, size_t cpus) {
   return usual >= (2 * running > cpus ? kWorthALookWhenBusy : kWorthALook);
 }
-inline Placement place(base::Duration usual, Others others) {
-  if (usual < kWorthAnotherThread) return Placement::kHere;
+/// What a function must take for another thread to be worth it if further calls have come.
+inline base::Duration worth_another_thread(size_t cpus, detail::Makes makes) {
+  const bool costs_more = cpus <= kFewCpus || makes == detail::Makes::kObject;
+  return costs_more ? kWorthReadingOn : kWorthAnotherThread;
+}
+/// `worth`: worth_another_thread().
+inline Placement place(base::Duration usual, base::Duration worth, Others others) {
+  if (usual < worth) return Placement::kHere;
   if (!others.have_slots && usual < kWorthAHandOver) return Placement::kHere;
   if (others.have_come) return Placement::kElsewhere;
   if (usual < kWorthReadingOn) return Placement::kHere;

@@ -164,6 +164,17 @@ TEST(FunctionTable, HasWhatWasExposed) {
   }
 }
 
+TEST(FunctionTable, KnowsWhichFunctionsMakeObjects) {
+  using detail::Makes;
+  using Method = detail::RemoteMethod<Counter, &Counter::add>;
+
+  EXPECT_EQ(Method::CallFunction::entry().makes, Makes::kNothing);
+  EXPECT_EQ(Method::CreationFunction::entry().makes, Makes::kObject);
+  EXPECT_EQ((detail::RemoteConstruction<Counter, int>::CreationFunction::entry().makes),
+            Makes::kObject);
+  EXPECT_EQ(detail::RemoteFetch<int64_t>::CallFunction::entry().makes, Makes::kNothing);
+}
+
 TEST(FunctionName, IsCutAndHashedBeyondTheLimit) {
   using Long = APairOfTypesWithAVeryLongNameIndeed<std::map<std::string, int>, std::vector<double>>;
   using Other = APairOfTypesWithAVeryLongNameIndeed<std::map<std::string, int>, std::vector<float>>;

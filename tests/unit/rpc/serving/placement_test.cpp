@@ -11,8 +11,8 @@ using namespace std::chrono_literals;
 constexpr Others kNone{false, false}, kCome{true, true}, kRunning{false, true};
 
 TEST(Placement, AFunctionThatHasNeverRunRunsHere) {
-  EXPECT_EQ(place(0ns, kNone), Placement::kHere);
-  EXPECT_EQ(place(0ns, kCome), Placement::kHere);
+  EXPECT_EQ(place(0ns, kWorthAnotherThread, kNone), Placement::kHere);
+  EXPECT_EQ(place(0ns, kWorthAnotherThread, kCome), Placement::kHere);
 }
 
 TEST(Placement, OnlyFunctionsKnownToBeShortNeedNoSlot) {
@@ -23,23 +23,37 @@ TEST(Placement, OnlyFunctionsKnownToBeShortNeedNoSlot) {
 }
 
 TEST(Placement, OfSeveralCallsTheLongerOnesRunElsewhereAndTheLastHere) {
-  EXPECT_EQ(place(4us, kCome), Placement::kHere);
-  EXPECT_EQ(place(6us, kCome), Placement::kElsewhere);
-  EXPECT_EQ(place(6us, kRunning), Placement::kHere);
-  EXPECT_EQ(place(6us, kNone), Placement::kHere);
+  EXPECT_EQ(place(4us, kWorthAnotherThread, kCome), Placement::kHere);
+  EXPECT_EQ(place(6us, kWorthAnotherThread, kCome), Placement::kElsewhere);
+  EXPECT_EQ(place(6us, kWorthAnotherThread, kRunning), Placement::kHere);
+  EXPECT_EQ(place(6us, kWorthAnotherThread, kNone), Placement::kHere);
+}
+
+TEST(Placement, WhereAnotherThreadCostsMoreOnlyLongerFunctionsRunElsewhere) {
+  using detail::Makes;
+  constexpr base::Duration kUsual = kWorthAnotherThread, kMore = kWorthReadingOn;
+
+  EXPECT_EQ(worth_another_thread(16, Makes::kNothing), kUsual);
+  EXPECT_EQ(worth_another_thread(3, Makes::kNothing), kUsual);
+  EXPECT_EQ(worth_another_thread(2, Makes::kNothing), kMore);  // the caller has one of them
+  EXPECT_EQ(worth_another_thread(1, Makes::kNothing), kMore);
+  EXPECT_EQ(worth_another_thread(16, Makes::kObject), kMore);  // the next call needs the object
+
+  EXPECT_EQ(place(19us, kMore, kCome), Placement::kHere);
+  EXPECT_EQ(place(20us, kMore, kCome), Placement::kElsewhere);
 }
 
 TEST(Placement, OfACallerWithSeveralThreadsLongFunctionsRunElsewhere) {
-  EXPECT_EQ(place(50us, kCome), Placement::kElsewhere);
-  EXPECT_EQ(place(50us, kRunning), Placement::kElsewhere);
-  EXPECT_EQ(place(50us, kNone), Placement::kHere);
+  EXPECT_EQ(place(50us, kWorthAnotherThread, kCome), Placement::kElsewhere);
+  EXPECT_EQ(place(50us, kWorthAnotherThread, kRunning), Placement::kElsewhere);
+  EXPECT_EQ(place(50us, kWorthAnotherThread, kNone), Placement::kHere);
 }
 
 TEST(Placement, WhereNoOtherThreadMayRunACallThisOneDoes) {
   constexpr Others kSaturated{true, true, /*have_slots=*/false};
-  EXPECT_EQ(place(6us, kSaturated), Placement::kHere);
-  EXPECT_EQ(place(400us, kSaturated), Placement::kHere);
-  EXPECT_EQ(place(2ms, kSaturated), Placement::kElsewhere);
+  EXPECT_EQ(place(6us, kWorthAnotherThread, kSaturated), Placement::kHere);
+  EXPECT_EQ(place(400us, kWorthAnotherThread, kSaturated), Placement::kHere);
+  EXPECT_EQ(place(2ms, kWorthAnotherThread, kSaturated), Placement::kElsewhere);
 }
 
 TEST(Placement, WhereManyCpusHaveWorkOnlyLongerFunctionsAreWorthALook) {
@@ -53,8 +67,8 @@ TEST(Placement, WhereManyCpusHaveWorkOnlyLongerFunctionsAreWorthALook) {
 }
 
 TEST(Placement, ALongFunctionDoesNotHoldUpTheOtherConnections) {
-  EXPECT_EQ(place(2ms, kNone), Placement::kHereWithoutLead);
-  EXPECT_EQ(place(2ms, kCome), Placement::kElsewhere);
+  EXPECT_EQ(place(2ms, kWorthAnotherThread, kNone), Placement::kHereWithoutLead);
+  EXPECT_EQ(place(2ms, kWorthAnotherThread, kCome), Placement::kElsewhere);
 }
 
 }  // namespace
