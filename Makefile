@@ -16,10 +16,10 @@ compile = cmake --build build/$(1) --parallel $(JOBS)
 check = ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint programs bench asan tsan fuzz model soak neighbours install format clean
+.PHONY: help build run test lint programs bench asan asan-quick tsan fuzz model soak neighbours install format clean
 
 help: ## this list
-	@sed -nE 's/^([a-z ]+):.*## (.*)/make \1\n      \2/p' $(firstword $(MAKEFILE_LIST))
+	@sed -nE 's/^([a-z -]+):.*## (.*)/make \1\n      \2/p' $(firstword $(MAKEFILE_LIST))
 
 build: ## everything but benchmarks, the soak and the neighbours, into build/release
 	@scripts/bootstrap
@@ -52,7 +52,7 @@ bench: ## measure against the raw limits; writes a table and JSON
 	$(call compile,release) --target benchmarks
 	bench/run build/release
 
-asan tsan: ## the test suite under AddressSanitizer and UBSan / ThreadSanitizer
+asan asan-quick tsan: ## the test suite under ASan and UBSan / only what is below calls / under ThreadSanitizer
 	@scripts/bootstrap
 	$(call configure,$@)
 	$(call compile,$@)
