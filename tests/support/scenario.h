@@ -64,10 +64,13 @@ class Workers {
   pid_t pid(int rank) const;
   void signal(int rank, int number);
 
+  /// Only a worker that hangs takes so long, on a loaded machine too.
+  static constexpr std::chrono::milliseconds kForHangs = std::chrono::minutes(4);
+
   /// Exit status, 128 + signal for one that was killed, -1 if it still runs after `bound`.
-  int wait(int rank, std::chrono::milliseconds bound = std::chrono::seconds(60));
+  int wait(int rank, std::chrono::milliseconds bound = kForHangs);
   /// Whether all workers ended with 0; prints the output of those that did not.
-  bool all_succeed(std::chrono::milliseconds bound = std::chrono::seconds(60));
+  bool all_succeed(std::chrono::milliseconds bound = kForHangs);
 
   /// Waits until the worker said tell_test(line).
   bool heard(int rank, const std::string& line,
