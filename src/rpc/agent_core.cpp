@@ -141,7 +141,8 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
                            const Destination& to, bool caller_waits, Encoder& arguments) {
   if (runtime_->is_forked_copy()) refuse_in_forked_child();
   Connections& connections = peer(to);
-  Peer* target = is_reserved(function) ? &connections.first() : &connections.of_this_thread();
+  CallingLink* target =
+      is_reserved(function) ? &connections.first() : &connections.of_this_thread();
   if (function.ambiguous) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -174,7 +175,7 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
     target->start(call, function, arguments, limits);
   }
   if (parent) {
-    parent->add_child(detail::Ref<Peer>::share(target), OutgoingCallAccess::id(call));
+    parent->add_child(detail::Ref<CallingLink>::share(target), OutgoingCallAccess::id(call));
     if (parent->cancelled()) target->cancel(call);
   }
 }
@@ -302,7 +303,7 @@ std::vector<CallInFlight> AgentCore::calls_in_flight(CallsOf whom) {
   const bool reserved_too = whom == CallsOf::kEverybody;
   std::vector<CallInFlight> calls;
   for (auto& connections : peers_) {
-    for (auto& peer : connections->all()) peer->describe_calls(calls, reserved_too);
+    for (auto& link : connections->all()) link->describe_calls(calls, reserved_too);
   }
   server_->describe_calls(calls, reserved_too);
   return calls;
@@ -338,15 +339,15 @@ DebugInfo AgentCore::debug_info() {
   for (auto& connections : peers_) {
     PeerStats stats;
     observe::Histogram round_trip;
-    for (auto& peer : connections->all()) {
-      pending += peer->outstanding();
-      PeerCounters& counted = peer->counters();
+    for (auto& link : connections->all()) {
+      pending += link->outstanding();
+      LinkCounters& counted = link->counters();
       stats.calls += counted.calls.value();
       stats.failed += counted.failed.value();
       stats.connects += counted.connects.value();
       stats.handovers += counted.handovers.value();
-      stats.bytes_sent += peer->bytes_sent();
-      stats.bytes_received += peer->bytes_received();
+      stats.bytes_sent += link->bytes_sent();
+      stats.bytes_received += link->bytes_received();
       round_trip.add(counted.round_trip);
     }
     if (stats.calls == 0) continue;

@@ -72,8 +72,8 @@ struct Runtime : std::enable_shared_from_this<Runtime> {
   Liveness liveness{*this};
 };
 
-/// As long as it lives, a call of the user's counts as outstanding whose outcome is known to `Peer`
-/// and not yet to the user.
+/// As long as it lives, a call of the user's counts as outstanding whose outcome is known to its
+/// link and not yet to the user.
 class Outstanding {
  public:
   explicit Outstanding(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {

@@ -14,7 +14,7 @@
 #include "weft/future.h"
 
 namespace weft::rpc {
-class Peer;
+class CallingLink;
 class Link;
 class Companion;
 struct OutgoingCallAccess;
@@ -61,7 +61,7 @@ class WEFT_API OutgoingCall {
   virtual void mark() = 0;
   virtual void nudge() = 0;
 
-  Ref<rpc::Peer> peer_;
+  Ref<rpc::CallingLink> link_;
   Ref<rpc::Companion> companion_;  // until there is an outcome
   const FunctionEntry* function_ = nullptr;
   uint64_t id_ = 0;

@@ -22,26 +22,26 @@ Connections::Connections(std::shared_ptr<Runtime> runtime, const Member& member)
     : runtime_(std::move(runtime)),
       member_(member),
       window_(std::make_shared<SharedWindow>(runtime_->options.window_bytes)),
-      first_(detail::make_ref<Peer>(runtime_, member_, window_)) {}
+      first_(detail::make_ref<CallingLink>(runtime_, member_, window_)) {}
 
-Peer& Connections::of_this_thread() {
+CallingLink& Connections::of_this_thread() {
   // Threads of a crew come and go, and each would have a connection of its own.
   if (runtime_->connections == 1 || detail::BlockingObserver::current()) return *first_;
   const size_t index = number_of_this_thread() % runtime_->connections;
   if (index == 0) return *first_;
-  Peer* peer = further_[index].load(std::memory_order_acquire);
-  return peer && peer->is_connected() ? *peer : further(index);
+  CallingLink* link = further_[index].load(std::memory_order_acquire);
+  return link && link->is_connected() ? *link : further(index);
 }
 
 // No call may overtake an earlier one of the same thread. So the first takes the place of a
 // connection only when no call goes over that one or waits for it, and does not give it back.
-Peer& Connections::further(size_t index) {
-  Peer& peer = make_further(index);
+CallingLink& Connections::further(size_t index) {
+  CallingLink& link = make_further(index);
   // While the first does not stand either, the caller gets the error of its own connection.
-  const bool is_first = &peer == first_.get();
-  if (is_first || !first_->is_connected() || peer.wait_until_connected(time_to_connect()))
-    return peer;
-  if (!peer.retire()) return peer;
+  const bool is_first = &link == first_.get();
+  if (is_first || !first_->is_connected() || link.wait_until_connected(time_to_connect()))
+    return link;
+  if (!link.retire()) return link;
   further_[index].store(first_.get(), std::memory_order_release);
   return *first_;
 }
@@ -51,25 +51,26 @@ std::chrono::milliseconds Connections::time_to_connect() const {
   return std::max(kTimeToConnect, 4 * of_first);
 }
 
-Peer& Connections::make_further(size_t index) {
+CallingLink& Connections::make_further(size_t index) {
   const base::MutexLock lock(mutex_);
-  if (Peer* peer = further_[index].load(std::memory_order_relaxed)) return *peer;
+  if (CallingLink* link = further_[index].load(std::memory_order_relaxed)) return *link;
   if (closed_) return *first_;  // which says why
-  made_.push_back(detail::make_ref<Peer>(runtime_, member_, window_, Peer::Rest::kWhenUnused));
+  made_.push_back(
+      detail::make_ref<CallingLink>(runtime_, member_, window_, CallingLink::Rest::kWhenUnused));
   further_[index].store(made_.back().get(), std::memory_order_release);
   return *made_.back();
 }
 
-std::vector<detail::Ref<Peer>> Connections::all() const {
-  std::vector<detail::Ref<Peer>> peers{first_};
+std::vector<detail::Ref<CallingLink>> Connections::all() const {
+  std::vector<detail::Ref<CallingLink>> links{first_};
   const base::MutexLock lock(mutex_);
-  peers.insert(peers.end(), made_.begin(), made_.end());
-  return peers;
+  links.insert(links.end(), made_.begin(), made_.end());
+  return links;
 }
 
 const char* Connections::state_name() const {
-  for (const auto& peer : all()) {
-    if (peer->is_connected()) return peer->state_name();
+  for (const auto& link : all()) {
+    if (link->is_connected()) return link->state_name();
   }
   return first_->state_name();
 }
@@ -79,7 +80,7 @@ void Connections::close(const Error& why) {
     const base::MutexLock lock(mutex_);
     closed_ = true;
   }
-  for (auto& peer : all()) peer->close(why);
+  for (auto& link : all()) link->close(why);
 }
 
 }  // namespace weft::rpc

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "rpc/calling/peer.h"
+#include "rpc/calling/calling_link.h"
 #include "rpc/calling/shared_window.h"
 #include "rpc/runtime.h"
 #include "weft/error.h"
@@ -31,21 +31,21 @@ class Connections {
   Connections(std::shared_ptr<Runtime> runtime, const Member& member);
 
   const WorkerInfo& info() const { return first_->info(); }
-  Peer& first() const { return *first_; }
+  CallingLink& first() const { return *first_; }
   /// The connection for calls of the user's that this thread makes.
-  Peer& of_this_thread();
+  CallingLink& of_this_thread();
 
   /// "connected" if one of them is; else that of the first.
   const char* state_name() const;
   std::string transport() const { return first_->transport(); }
   const std::string& address() const { return first_->address(); }
   /// Those that there are.
-  std::vector<detail::Ref<Peer>> all() const;
+  std::vector<detail::Ref<CallingLink>> all() const;
   void close(const Error& why);
 
  private:
-  Peer& further(size_t index);
-  Peer& make_further(size_t index);
+  CallingLink& further(size_t index);
+  CallingLink& make_further(size_t index);
   /// For a further connection: four times as long as the first took, or this.
   static constexpr auto kTimeToConnect = std::chrono::milliseconds(100);
   std::chrono::milliseconds time_to_connect() const;
@@ -53,12 +53,12 @@ class Connections {
   const std::shared_ptr<Runtime> runtime_;
   const Member member_;
   const std::shared_ptr<SharedWindow> window_;
-  const detail::Ref<Peer> first_;
+  const detail::Ref<CallingLink> first_;
   // By number; owned by made_ or the first itself. Number 0 is unused.
-  std::array<std::atomic<Peer*>, Runtime::kMostConnections> further_{};
+  std::array<std::atomic<CallingLink*>, Runtime::kMostConnections> further_{};
 
   mutable base::Mutex mutex_;
-  std::vector<detail::Ref<Peer>> made_ WEFT_GUARDED_BY(mutex_);  // besides the first
+  std::vector<detail::Ref<CallingLink>> made_ WEFT_GUARDED_BY(mutex_);  // besides the first
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
 };
 

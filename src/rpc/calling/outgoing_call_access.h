@@ -10,7 +10,7 @@ namespace weft::rpc {
 
 struct OutgoingCallAccess {
   using Call = detail::OutgoingCall;
-  static detail::Ref<Peer>& peer(Call& call) { return call.peer_; }
+  static detail::Ref<CallingLink>& link(Call& call) { return call.link_; }
   static const detail::FunctionEntry*& function(Call& call) { return call.function_; }
   static detail::Ref<Companion>& companion(Call& call) { return call.companion_; }
   static uint64_t& id(Call& call) { return call.id_; }

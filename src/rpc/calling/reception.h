@@ -1,8 +1,8 @@
 // Who receives on a connection, who lingers or sleeps until then, who is told when the receiving
 // thread leaves, and who writes the frames that were put off.
 //
-// A core without threads, locks or clock: it is told what happens, and says what to do. Peer calls
-// it under its lock, and does what it says. What is without the lock has a class of its own,
+// A core without threads, locks or clock: it is told what happens, and says what to do. CallingLink
+// calls it under its lock, and does what it says. What is without the lock has a class of its own,
 // ReceptionView.
 //
 // | receiver        | who reads                           | it ends by                           |

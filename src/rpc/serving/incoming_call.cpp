@@ -269,21 +269,21 @@ base::Duration IncomingCall::time_in_user_code() const {
 
 void IncomingCall::cancel() {
   cancelled_.store(true, std::memory_order_relaxed);
-  std::vector<std::pair<detail::Ref<Peer>, uint64_t>> children;
+  std::vector<std::pair<detail::Ref<CallingLink>, uint64_t>> children;
   {
     const base::MutexLock lock(children_mutex_);
     children.swap(children_);
   }
-  for (auto& [peer, id] : children) peer->cancel(id);
+  for (auto& [link, id] : children) link->cancel(id);
 }
 
-void IncomingCall::add_child(detail::Ref<Peer> peer, uint64_t call_id) {
+void IncomingCall::add_child(detail::Ref<CallingLink> link, uint64_t call_id) {
   const base::MutexLock lock(children_mutex_);
   if (children_.size() >= prune_at_) {
     std::erase_if(children_, [](auto& child) { return !child.first->is_pending(child.second); });
     prune_at_ = std::max<size_t>(16, 2 * children_.size());
   }
-  children_.emplace_back(std::move(peer), call_id);
+  children_.emplace_back(std::move(link), call_id);
 }
 
 }  // namespace weft::rpc

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "rpc/calling/peer.h"
+#include "rpc/calling/calling_link.h"
 #include "weft/detail/ambient.h"
 #include "weft/detail/arrival.h"
 #include "weft/detail/function_entry.h"
@@ -71,7 +71,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   Server& server() const { return server_; }
   WorkerInfo caller() const;
   /// A call made while serving this one: cancelled with it.
-  void add_child(detail::Ref<Peer> peer, uint64_t call_id);
+  void add_child(detail::Ref<CallingLink> link, uint64_t call_id);
 
   /// The call this thread works for; null if none.
   static IncomingCall* current();
@@ -128,7 +128,8 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   detail::Task resume_;  // of a call in the backlog whose arguments have come
   std::exception_ptr why_not_;
   base::Mutex children_mutex_;
-  std::vector<std::pair<detail::Ref<Peer>, uint64_t>> children_ WEFT_GUARDED_BY(children_mutex_);
+  std::vector<std::pair<detail::Ref<CallingLink>, uint64_t>> children_
+      WEFT_GUARDED_BY(children_mutex_);
   size_t prune_at_ WEFT_GUARDED_BY(children_mutex_) = 16;
 };
 

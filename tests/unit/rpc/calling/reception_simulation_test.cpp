@@ -1,6 +1,7 @@
 // Reception under random interleavings: callers that wait, linger, sleep and give up, calls that
 // nobody waits for, the loop, the pulse, a peer that answers in any order, connections that break.
-// Every thread is a coroutine; what it does without a pause in between it does under Peer's lock.
+// Every thread is a coroutine; what it does without a pause in between it does under CallingLink's
+// lock.
 //
 // WEFT_RECEPTION_SEEDS says how many seeds, WEFT_RECEPTION_SEED runs a single one.
 // SPDX-License-Identifier: BSD-3-Clause

@@ -1,4 +1,4 @@
-// Peer: waiting, receiving replies, and which thread does it.
+// CallingLink: waiting, receiving replies, and which thread does it.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <exception>
@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "rpc/calling/calling_link.h"
 #include "rpc/calling/error_without_memory.h"
-#include "rpc/calling/peer.h"
 #include "rpc/functions/function_table.h"
 #include "transport/poller.h"
 #include "wire/call_prelude.h"
@@ -26,7 +26,7 @@ constexpr uint64_t kBytesOfLife = 16 << 10;
 
 }  // namespace
 
-bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
+bool CallingLink::wait_for(Call& call, std::optional<base::Time> until) {
   detail::FutureCore& future = call.future();
   const bool own_clock = runtime_->clock->runs_by_itself();
   std::optional<detail::BlockingRegion> region;
@@ -53,7 +53,7 @@ bool Peer::wait_for(Call& call, std::optional<base::Time> until) {
 }
 
 // False: another thread receives, and this one stands in line.
-bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
+bool CallingLink::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
   spinner.begin(runtime_->spin, limit);
   for (bool time_left = runtime_->spin.count() > 0;;) {
     Lock lock(mutex_);
@@ -85,7 +85,7 @@ bool Peer::receive_for(Call& call, base::Time limit, base::Spinner& spinner) {
 // Another thread receives, and the reply may be near: this thread yields the CPU, but is awake when
 // the reply comes or when nobody receives any more. To sleep and be woken would cost more. False:
 // the time for that is over.
-bool Peer::linger(Call& call, base::Spinner& spinner) {
+bool CallingLink::linger(Call& call, base::Spinner& spinner) {
   reception_view_.begin_lingering();
   bool time_left;
   do {
@@ -96,7 +96,7 @@ bool Peer::linger(Call& call, base::Spinner& spinner) {
   return time_left;
 }
 
-void Peer::receive_as_caller(base::Time limit, const Call* call) {
+void CallingLink::receive_as_caller(base::Time limit, const Call* call) {
   const Term term = reception_.begin(runtime_->spin.count() > 0);
   const detail::Ref<Link> link = link_;
   try {
@@ -115,14 +115,14 @@ void Peer::receive_as_caller(base::Time limit, const Call* call) {
 
 // Writes the frames that other callers have left to the caller that receives. If they are too many,
 // the caller that queued the last of them writes all, or the loop does.
-void Peer::send_for_others(const detail::Ref<Link>& link) {
+void CallingLink::send_for_others(const detail::Ref<Link>& link) {
   if (!link->has_deferred()) return;
   constexpr size_t kEnough = Reception<Call>::kEnoughToSend;
   if (link->unsent_bytes() < kEnough && !link->blocked()) flush(link, kEnough);
 }
 
 // Called by the caller that receives. While it sleeps, other callers leave no frames to it.
-void Peer::set_polling(const detail::Ref<Link>& link, Term term, bool polling) {
+void CallingLink::set_polling(const detail::Ref<Link>& link, Term term, bool polling) {
   {
     Lock lock(mutex_);
     if (!reception_.set_polling(term, polling)) return;
@@ -131,13 +131,13 @@ void Peer::set_polling(const detail::Ref<Link>& link, Term term, bool polling) {
 }
 
 // Under the lock: the link, if deferred frames must be sent now because somebody wants replies.
-detail::Ref<Link> Peer::link_to_flush() const {
+detail::Ref<Link> CallingLink::link_to_flush() const {
   const bool is_due = link_ && link_->has_deferred() && reception_.sends_before_sleeping();
   return is_due ? link_ : detail::Ref<Link>();
 }
 
 // Under the lock: a nudge from now on is not lost.
-void Peer::enter_line(Call& call) {
+void CallingLink::enter_line(Call& call) {
   counters_.handovers.add();
   reception_.enter_line(call);
   Access::in_line(call).fetch_add(1, std::memory_order_relaxed);
@@ -146,15 +146,15 @@ void Peer::enter_line(Call& call) {
 
 // A caller that is woken by its reply was taken out of the line by the thread that received it, so
 // the two do not contend for the lock.
-void Peer::leave_line(Call& call) {
+void CallingLink::leave_line(Call& call) {
   if (Access::in_line(call).load(std::memory_order_acquire) == 0) return;
   Lock lock(mutex_);
   if (reception_.leave_line(call)) Access::in_line(call).fetch_sub(1, std::memory_order_relaxed);
 }
 
 // Receives until `call` is settled (any call, if null), the link breaks or `limit` passed.
-void Peer::receive_until(const detail::Ref<Link>& link, Term term, base::Time limit,
-                         const Call* call) {
+void CallingLink::receive_until(const detail::Ref<Link>& link, Term term, base::Time limit,
+                                const Call* call) {
   using SteadyClock = std::chrono::steady_clock;
   detail::FutureCore* future = call ? &const_cast<Call*>(call)->future() : nullptr;
   base::Spinner& spinner = link->spinner();
@@ -203,7 +203,7 @@ void Peer::receive_until(const detail::Ref<Link>& link, Term term, base::Time li
   }
 }
 
-bool Peer::receive_once(const detail::Ref<Link>& link) {
+bool CallingLink::receive_once(const detail::Ref<Link>& link) {
   switch (link->receive()) {
     case Link::State::kFine:
       take_frames(link);
@@ -217,7 +217,7 @@ bool Peer::receive_once(const detail::Ref<Link>& link) {
   return false;
 }
 
-void Peer::note_received(const Link& link, bool whole_frame) {
+void CallingLink::note_received(const Link& link, bool whole_frame) {
   const base::Time now = runtime_->clock->now();
   const uint64_t bytes = link.received_bytes();
   Lock lock(mutex_);
@@ -228,7 +228,7 @@ void Peer::note_received(const Link& link, bool whole_frame) {
   heartbeat_.on_received(now);
 }
 
-void Peer::take_frames(const detail::Ref<Link>& link) {
+void CallingLink::take_frames(const detail::Ref<Link>& link) {
   try {
     bool more = link->next_frame();
     note_received(*link, more);
@@ -264,7 +264,7 @@ void Peer::take_frames(const detail::Ref<Link>& link) {
   }
 }
 
-void Peer::on_reply(wire::Frame& frame) {
+void CallingLink::on_reply(wire::Frame& frame) {
   Call* call;
   base::Time received;
   {
@@ -281,7 +281,7 @@ void Peer::on_reply(wire::Frame& frame) {
   settle_reply(*call, frame);
 }
 
-void Peer::settle_reply(Call& call, wire::Frame& frame) {
+void CallingLink::settle_reply(Call& call, wire::Frame& frame) {
   detail::FutureCore& future = call.future();
   try {
     std::span<const std::byte> body = frame.body;
@@ -326,13 +326,13 @@ void Peer::settle_reply(Call& call, wire::Frame& frame) {
 }
 
 // Counted down after continuations were posted: at no time does a chain of calls look finished.
-void Peer::note_settled(Call& call) {
+void CallingLink::note_settled(Call& call) {
   Access::kept(call).clear();
   Access::companion(call) = {};
   if (!is_reserved(*Access::function(call))) runtime_->counters.outstanding.end();
 }
 
-void Peer::pass_on_receiving(Term term) {
+void CallingLink::pass_on_receiving(Term term) {
   using Kind = Reception<Call>::Successor::Kind;
   const auto successor = reception_.end(term, [](Call& call) {
     return call.future().ready() || Access::is_left_to_continuation(call);
@@ -351,18 +351,18 @@ void Peer::pass_on_receiving(Term term) {
   }
 }
 
-void Peer::want_ticks() {
+void CallingLink::want_ticks() {
   runtime_->ticking.add(*this);
   runtime_->pulse.touch();
 }
 
-void Peer::let_loop_receive() {
+void CallingLink::let_loop_receive() {
   if (reception_.call_loop()) update_interest();
 }
 
 // Not called when a caller takes over from the loop: the loop notices at its next event, which
 // costs the caller nothing.
-void Peer::update_interest() {
+void CallingLink::update_interest() {
   uint32_t wanted = transport::kNothing;
   if (reception_.receiver() == Receiver::kLoop) wanted |= transport::kReadable;
   if (!stream_up_ || link_->blocked()) wanted |= transport::kWritable;
@@ -372,7 +372,7 @@ void Peer::update_interest() {
 }
 
 // The call has been started: it is not made anew.
-void Peer::ask_for_receiver(Call& call) {
+void CallingLink::ask_for_receiver(Call& call) {
   Lock lock(mutex_);
   if (!calls_.contains(Access::id(call))) return;  // its reply is being handed out
   if (!std::exchange(Access::listened_to(call), true)) reception_.add_listener();
@@ -384,7 +384,7 @@ void Peer::ask_for_receiver(Call& call) {
 
 // Looks after a connection on which no thread receives, frames that wait to be sent together, and
 // callers that have just begun to sleep.
-bool Peer::on_tick() {
+bool CallingLink::on_tick() {
   Lock lock(mutex_);
   const detail::Ref<Link> link = state_ == State::kConnected ? link_ : detail::Ref<Link>();
   const bool has_deferred = link && link->has_deferred();

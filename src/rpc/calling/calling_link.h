@@ -1,5 +1,6 @@
-// One connection to a worker: the calls that go out on it, the table of those unanswered, and who
-// receives the answers. (rpc/calling/connections.h has all connections to the worker.)
+// The calling end of one connection to a worker: the calls that go out on it, the table of those
+// unanswered, and who receives the answers. A connection that is lost is made again, as another
+// Link, for the next call. (rpc/calling/connections.h has all connections to the worker.)
 //
 // Receiving (reception.h). A caller that waits receives for itself, so its reply wakes nobody else;
 // it settles other callers' replies on the way. Other callers linger for a moment, ready to take
@@ -13,9 +14,10 @@
 // calls unanswered already, a call that nobody waits for yet is sent together with the next ones:
 // when a reply arrives, somebody waits, enough bytes are together, or at the next pulse.
 //
-// The sources: peer_sending.cpp makes calls, connects and writes; peer_receiving.cpp waits and
-// receives, decides which thread does it, and has the tick of the pulse; peer_ending.cpp has lost
-// connections, timeouts, cancels and close(); peer.cpp has the hello, the heartbeat and the timers.
+// The sources: calling_link_sending.cpp makes calls, connects and writes;
+// calling_link_receiving.cpp waits and receives, decides which thread does it, and has the tick of
+// the pulse; calling_link_ending.cpp has lost connections, timeouts, cancels and close();
+// calling_link.cpp has the hello, the heartbeat and the timers.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -56,21 +58,21 @@ struct CallLimits {
   Note note;  // of the companion
 };
 
-struct PeerCounters {
+struct LinkCounters {
   observe::Counter calls, failed, connects, handovers;
   std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};  // of links that are gone
   observe::Histogram round_trip;
 };
 
-class Peer final : public Ticking {
+class CallingLink final : public Ticking {
  public:
   /// A connection that may rest is closed when it was not used for kRestsAfter, and is made again
   /// for the next call.
   enum class Rest { kNever, kWhenUnused };
   static constexpr auto kRestsAfter = std::chrono::seconds(60);
   /// `shared`: the window of all connections to the member.
-  Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared,
-       Rest rest = Rest::kNever);
+  CallingLink(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared,
+              Rest rest = Rest::kNever);
 
   const WorkerInfo& info() const { return member_.info; }
 
@@ -92,7 +94,7 @@ class Peer final : public Ticking {
   /// Fails all calls, now and later, with `why`.
   void close(const Error& why);
 
-  PeerCounters& counters() { return counters_; }
+  LinkCounters& counters() { return counters_; }
   const char* state_name();
   const std::string& address() const { return member_.address; }
   /// How the bytes of its latest link go.
@@ -192,7 +194,7 @@ class Peer final : public Ticking {
   const std::shared_ptr<Runtime> runtime_;
   const Member member_;
   const Rest rest_;
-  PeerCounters counters_;
+  LinkCounters counters_;
   std::shared_ptr<IoClient> loop_side_;
   uint64_t token_ = 0;
 

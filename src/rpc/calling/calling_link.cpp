@@ -1,6 +1,7 @@
-// Peer: its side of the I/O loop: the hello, the heartbeat, timers. peer.h says where the rest is.
+// CallingLink: its side of the I/O loop: the hello, the heartbeat, timers. calling_link.h says
+// where the rest is.
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/calling/peer.h"
+#include "rpc/calling/calling_link.h"
 
 #include <algorithm>
 #include <utility>
@@ -16,19 +17,19 @@ namespace {
 constexpr int kLoopReceives = 64;  // before the loop looks at others again
 }
 
-// The client that the I/O loop holds; outlives the peer's other owners only inside one callback.
-class Peer::LoopSide final : public IoClient {
+// The client that the I/O loop holds; outlives the link's other owners only inside one callback.
+class CallingLink::LoopSide final : public IoClient {
  public:
-  explicit LoopSide(Peer& peer) : peer_(peer) {}
-  void on_event(bool readable, bool writable) override { peer_.on_event(readable, writable); }
-  void on_time(base::Time now) override { peer_.on_time(now); }
+  explicit LoopSide(CallingLink& link) : link_(link) {}
+  void on_event(bool readable, bool writable) override { link_.on_event(readable, writable); }
+  void on_time(base::Time now) override { link_.on_time(now); }
 
  private:
-  Peer& peer_;
+  CallingLink& link_;
 };
 
-Peer::Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<SharedWindow> shared,
-           Rest rest)
+CallingLink::CallingLink(std::shared_ptr<Runtime> runtime, Member member,
+                         std::shared_ptr<SharedWindow> shared, Rest rest)
     : runtime_(std::move(runtime)),
       member_(std::move(member)),
       rest_(rest),
@@ -44,7 +45,7 @@ Peer::Peer(std::shared_ptr<Runtime> runtime, Member member, std::shared_ptr<Shar
   token_ = runtime_->io.add(loop_side_);
 }
 
-void Peer::on_event(bool readable, bool writable) {
+void CallingLink::on_event(bool readable, bool writable) {
   Lock lock(mutex_);
   if (!link_) return;
   const detail::Ref<Link> link = link_;
@@ -79,13 +80,13 @@ void Peer::on_event(bool readable, bool writable) {
   if (left) flush(link);
 }
 
-void Peer::receive_on_loop(const detail::Ref<Link>& link) {
+void CallingLink::receive_on_loop(const detail::Ref<Link>& link) {
   for (int i = 0; i < kLoopReceives; ++i) {
     if (!receive_once(link) || !link->within_frame()) return;
   }
 }
 
-void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
+void CallingLink::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   const wire::Hello hello = wire::decode_hello(frame.body);
   Lock lock(mutex_);
   if (link_.get() != link.get()) return;
@@ -117,7 +118,7 @@ void Peer::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
 }
 
 // The reason to refuse the callee's hello; nothing if it is as expected.
-std::optional<Error> Peer::object_to(const wire::Hello& hello) const {
+std::optional<Error> CallingLink::object_to(const wire::Hello& hello) const {
   if (!wire::common_version(hello)) {
     return Error(ErrorCode::kUnavailable, wire::describe_versions(hello));
   }
@@ -129,7 +130,7 @@ std::optional<Error> Peer::object_to(const wire::Hello& hello) const {
   return std::nullopt;
 }
 
-void Peer::update_due() {
+void CallingLink::update_due() {
   Lock lock(mutex_);
   base::Time due = std::min(calls_.earliest_deadline(), connect_by_);
   if (state_ == State::kConnected) {
@@ -140,7 +141,7 @@ void Peer::update_due() {
   runtime_->io.set_due(*loop_side_, due);
 }
 
-void Peer::on_time(base::Time now) {
+void CallingLink::on_time(base::Time now) {
   Lock lock(mutex_);
   std::vector<Call*> expired = calls_.take_expired(now);
   for (Call* call : expired) forget(*call);
@@ -198,7 +199,7 @@ void Peer::on_time(base::Time now) {
 }
 
 // Under the lock, so no call can begin on a connection that is about to be closed.
-bool Peer::may_rest(base::Time now) {
+bool CallingLink::may_rest(base::Time now) {
   if (rest_ == Rest::kNever || state_ != State::kConnected) return false;
   const uint64_t calls = counters_.calls.value();
   const bool used = std::exchange(calls_at_last_time_, calls) != calls;
@@ -210,12 +211,12 @@ bool Peer::may_rest(base::Time now) {
   return others_stand;
 }
 
-void Peer::set_state(State state) {
+void CallingLink::set_state(State state) {
   state_ = state;
   connected_.store(state == State::kConnected, std::memory_order_release);
 }
 
-const char* Peer::state_name() {
+const char* CallingLink::state_name() {
   Lock lock(mutex_);
   switch (state_) {
     case State::kIdle:
@@ -230,27 +231,27 @@ const char* Peer::state_name() {
   return "?";
 }
 
-std::string Peer::transport() {
+std::string CallingLink::transport() {
   Lock lock(mutex_);
   return way_;
 }
 
-uint64_t Peer::bytes_sent() {
+uint64_t CallingLink::bytes_sent() {
   Lock lock(mutex_);
   return counters_.bytes_sent + (link_ ? link_->sent_bytes() : 0);
 }
 
-uint64_t Peer::bytes_received() {
+uint64_t CallingLink::bytes_received() {
   Lock lock(mutex_);
   return counters_.bytes_received + (link_ ? link_->received_bytes() : 0);
 }
 
-size_t Peer::outstanding() {
+size_t CallingLink::outstanding() {
   Lock lock(mutex_);
   return calls_.size();
 }
 
-void Peer::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too) {
+void CallingLink::describe_calls(std::vector<CallInFlight>& calls, bool reserved_too) {
   Lock lock(mutex_);
   const base::Time now = runtime_->clock->now();
   const bool connecting = state_ == State::kConnecting;

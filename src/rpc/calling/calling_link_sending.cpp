@@ -1,4 +1,4 @@
-// Peer: making calls, connecting, writing.
+// CallingLink: making calls, connecting, writing.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <sched.h>
 
@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "rpc/calling/calling_link.h"
 #include "rpc/calling/error_without_memory.h"
-#include "rpc/calling/peer.h"
 #include "rpc/functions/function_table.h"
 #include "transport/poller.h"
 #include "wire/call_prelude.h"
@@ -38,9 +38,9 @@ Error no_memory() { return Error(ErrorCode::kLimitExceeded, "there is no memory 
 
 }  // namespace
 
-bool Peer::start(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
-                 const CallLimits& limits) {
-  Access::peer(call) = detail::Ref<Peer>::share(this);
+bool CallingLink::start(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
+                        const CallLimits& limits) {
+  Access::link(call) = detail::Ref<CallingLink>::share(this);
   Access::function(call) = &function;
   Access::started(call) = limits.asked;
   Access::deadline(call) = limits.deadline;
@@ -65,7 +65,7 @@ bool Peer::start(Call& call, const detail::FunctionEntry& function, Encoder& arg
 }
 
 // Of a call for which room was taken and that is not in the table.
-Peer::Sending Peer::fail_unsent(Call& call, const Error& error) {
+CallingLink::Sending CallingLink::fail_unsent(Call& call, const Error& error) {
   shared_window_->close(Access::depth(call), Access::bytes(call), /*has_ample_room_here=*/true);
   fail(call, error_by(error.code(), [&] {
          return Error(error.code(),
@@ -76,8 +76,9 @@ Peer::Sending Peer::fail_unsent(Call& call, const Error& error) {
 }
 
 // kBroke: the connection broke before the whole frame had left; the call is not settled.
-Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
-                         const CallLimits& limits, base::Time now) {
+CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& function,
+                                       Encoder& arguments, const CallLimits& limits,
+                                       base::Time now) {
   Lock lock(mutex_);
   if (state_ == State::kClosed) {
     const Error why = *closed_because_;
@@ -167,7 +168,7 @@ Peer::Sending Peer::send(Call& call, const detail::FunctionEntry& function, Enco
 }
 
 // For a link that exists; what is sent over another one goes in its frames.
-void Peer::stage(Encoder& arguments) {
+void CallingLink::stage(Encoder& arguments) {
   if (arguments.tensor_bytes() < wire::kSmallestCarried || !link_) return;
   const detail::Ref<Link> link = link_;
   const base::Unlocked unlocked(mutex_);
@@ -177,7 +178,7 @@ void Peer::stage(Encoder& arguments) {
 // The first call after a pause: if the loop is writing it, the link has just become readable or
 // writable, perhaps by breaking. It is worth a moment to see the outcome of that write, which takes
 // long only if the writing thread has no CPU.
-void Peer::wait_for_other_writer(Call& call, const Link& link) {
+void CallingLink::wait_for_other_writer(Call& call, const Link& link) {
   const auto limit = std::chrono::steady_clock::now() + kLongestWrite;
   for (int i = 0; !link.has_sent(Access::ends_at(call)) && !link.blocked() && !link.broken(); ++i) {
     if (i < kYields) {
@@ -192,7 +193,7 @@ void Peer::wait_for_other_writer(Call& call, const Link& link) {
 
 // The link broke while the call was being sent. Whether the whole frame left is known once no
 // thread writes any more.
-bool Peer::settle_if_sent(Call& call, const Link& link) {
+bool CallingLink::settle_if_sent(Call& call, const Link& link) {
   while (link.is_offering()) sched_yield();
   if (!was_sent(call, &link)) return false;
   fail(call,
@@ -202,7 +203,7 @@ bool Peer::settle_if_sent(Call& call, const Link& link) {
   return true;
 }
 
-bool Peer::should_defer(const CallLimits& limits) const {
+bool CallingLink::should_defer(const CallLimits& limits) const {
   return reception_.puts_off({.calls = calls_.size(),
                               .unsent_bytes = link_->unsent_bytes(),
                               .blocked = link_->blocked(),
@@ -210,8 +211,8 @@ bool Peer::should_defer(const CallLimits& limits) const {
 }
 
 // False: there is no memory, and nothing was done.
-bool Peer::queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
-                      const CallLimits& limits, base::Time now) {
+bool CallingLink::queue_call(Call& call, const detail::FunctionEntry& function,
+                             const Encoder& arguments, const CallLimits& limits, base::Time now) {
   try {
     window_.prepare(limits.depth);
     Access::id(call) = calls_.open(&call, limits.deadline);
@@ -250,7 +251,7 @@ bool Peer::queue_call(Call& call, const detail::FunctionEntry& function, const E
 // Takes room in the window that all connections to the member share; queue_call() takes it in the
 // connection's own. Calls that were given up leave the window, but their bytes stay in memory until
 // they are read or the link breaks, so unread bytes count as well.
-Peer::Room Peer::take_room(const CallLimits& limits, size_t bytes) {
+CallingLink::Room CallingLink::take_room(const CallLimits& limits, size_t bytes) {
   if (!window_.has_room(limits.depth, bytes)) return Room::kNoneHere;
   const size_t unread = link_ ? link_->unread_bytes() : 0;
   if (unread > 0 && unread + bytes > runtime_->options.window_bytes) return Room::kNoneHere;
@@ -259,7 +260,7 @@ Peer::Room Peer::take_room(const CallLimits& limits, size_t bytes) {
 
 // The window is full: receive what makes room, or sleep while another thread does. False: the
 // deadline has passed, or the connection was closed for good.
-bool Peer::wait_for_room(const CallLimits& limits, size_t bytes) {
+bool CallingLink::wait_for_room(const CallLimits& limits, size_t bytes) {
   constexpr auto kOneSleep = std::chrono::milliseconds(10);
   constexpr auto kOneTurnOfReceiving = std::chrono::milliseconds(100);
   detail::BlockingRegion region;
@@ -286,7 +287,7 @@ bool Peer::wait_for_room(const CallLimits& limits, size_t bytes) {
 }
 
 // A link may have been closed unnoticed; a call sent there would be lost.
-void Peer::notice_dead_link() {
+void CallingLink::notice_dead_link() {
   const detail::Ref<Link> link = link_;
   const transport::Readiness ready =
       link->connection().wait(transport::kReadable, base::Duration(0));
@@ -309,7 +310,7 @@ void Peer::notice_dead_link() {
   on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, "the peer has closed the connection"));
 }
 
-void Peer::connect() {
+void CallingLink::connect() {
   const base::Time now = runtime_->clock->now();
   if (!backoff_.may_try(now)) {
     throw Error(ErrorCode::kUnavailable,
@@ -366,7 +367,7 @@ void Peer::connect() {
   }
 }
 
-bool Peer::retire() {
+bool CallingLink::retire() {
   Lock lock(mutex_);
   if (state_ == State::kConnected || !calls_.empty()) return false;
   retired_ = true;
@@ -378,7 +379,7 @@ bool Peer::retire() {
   return true;
 }
 
-bool Peer::wait_until_connected(std::chrono::milliseconds limit) {
+bool CallingLink::wait_until_connected(std::chrono::milliseconds limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
   {
     Lock lock(mutex_);
@@ -402,7 +403,7 @@ bool Peer::wait_until_connected(std::chrono::milliseconds limit) {
   }
 }
 
-void Peer::flush(const detail::Ref<Link>& link, size_t too_much) {
+void CallingLink::flush(const detail::Ref<Link>& link, size_t too_much) {
   switch (link->flush(too_much)) {
     case Link::State::kFine:
       return;

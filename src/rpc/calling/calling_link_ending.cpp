@@ -1,4 +1,4 @@
-// Peer: how calls and connections end other than by a reply.
+// CallingLink: how calls and connections end other than by a reply.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <new>
@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "rpc/calling/calling_link.h"
 #include "rpc/calling/error_without_memory.h"
-#include "rpc/calling/peer.h"
 
 namespace weft::rpc {
 
@@ -17,16 +17,16 @@ using Access = OutgoingCallAccess;
 
 }  // namespace
 
-bool Peer::was_sent(Call& call, const Link* link) const {
+bool CallingLink::was_sent(Call& call, const Link* link) const {
   return link && link->may_have_sent(Access::ends_at(call));
 }
 
-SignOfLife Peer::sign_of_failed_connecting(const Error& error) {
+SignOfLife CallingLink::sign_of_failed_connecting(const Error& error) {
   return dynamic_cast<const transport::Refused*>(&error) ? SignOfLife::kRefused
                                                          : SignOfLife::kUnreachable;
 }
 
-void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfLife sign) {
+void CallingLink::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfLife sign) {
   Lock lock(mutex_);
   if (link_.get() != link.get() || state_ == State::kClosed) return;
   // First what needs memory: nothing has changed yet if there is none.
@@ -62,7 +62,7 @@ void Peer::on_link_lost(const detail::Ref<Link>& link, const Error& why, SignOfL
   settle_lost(std::move(calls), *link, why, was_connected);
 }
 
-void Peer::drop_link() {
+void CallingLink::drop_link() {
   const detail::Ref<Link> link = std::exchange(link_, {});
   runtime_->io.unwatch(link->connection(), token_);
   link->close();
@@ -73,8 +73,8 @@ void Peer::drop_link() {
   reception_.on_lost();
 }
 
-void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
-                       bool was_connected) {
+void CallingLink::settle_lost(std::vector<Call*> calls, const Link& link, const Error& why,
+                              bool was_connected) {
   for (Call* call : calls) {
     const std::string& function = Access::function(*call)->name;
     const std::string& name = member_.info.name;
@@ -99,7 +99,7 @@ void Peer::settle_lost(std::vector<Call*> calls, const Link& link, const Error& 
   }
 }
 
-void Peer::fail(Call& call, const Error& error) {
+void CallingLink::fail(Call& call, const Error& error) {
   counters_.failed.add();
   call.on_failed(error);
   std::optional<Error> final_error = error;
@@ -113,7 +113,7 @@ void Peer::fail(Call& call, const Error& error) {
 }
 
 // The callee answered with an error, or its answer does not decode.
-void Peer::settle_refused(Call& call, const Error& error) {
+void CallingLink::settle_refused(Call& call, const Error& error) {
   if (call.future().ready()) return;  // what lacks memory is only what comes after the result
   counters_.failed.add();
   call.on_failed(error);
@@ -122,7 +122,7 @@ void Peer::settle_refused(Call& call, const Error& error) {
 
 // Under the lock: frees the place of a call that was taken out of the table in the window, in the
 // line and among the calls that are listened to.
-void Peer::forget(Call& call) {
+void CallingLink::forget(Call& call) {
   window_.close(Access::depth(call), Access::bytes(call));
   shared_window_->close(Access::depth(call), Access::bytes(call),
                         window_.has_ample_room(Access::depth(call)));
@@ -133,7 +133,7 @@ void Peer::forget(Call& call) {
   if (std::exchange(Access::listened_to(call), false)) reception_.remove_listener();
 }
 
-Error Peer::timeout_error(Call& call, bool queued) {
+Error CallingLink::timeout_error(Call& call, bool queued) {
   const auto limit =
       std::chrono::ceil<std::chrono::milliseconds>(Access::deadline(call) - Access::started(call));
   const Error error(ErrorCode::kTimeout,
@@ -143,7 +143,7 @@ Error Peer::timeout_error(Call& call, bool queued) {
   return queued ? error : error.before_sending();
 }
 
-void Peer::expire(Call& call) {
+void CallingLink::expire(Call& call) {
   Lock lock(mutex_);
   if (calls_.take(Access::id(call)) == nullptr) return;
   forget(call);
@@ -152,7 +152,7 @@ void Peer::expire(Call& call) {
 }
 
 // The callee is told, so that it need not start, or can stop, what nobody waits for.
-void Peer::settle_expired(Call& call) {
+void CallingLink::settle_expired(Call& call) {
   runtime_->counters.timeouts.add();
   const uint64_t id = Access::id(call);
   fail(call, error_by(ErrorCode::kTimeout, [&] { return timeout_error(call, /*queued=*/true); }));
@@ -160,7 +160,7 @@ void Peer::settle_expired(Call& call) {
   send_cancel(id);
 }
 
-void Peer::send_cancel(uint64_t call_id) {
+void CallingLink::send_cancel(uint64_t call_id) {
   Lock lock(mutex_);
   if (!link_) return;
   const detail::Ref<Link> link = link_;
@@ -178,9 +178,9 @@ void Peer::send_cancel(uint64_t call_id) {
   }
 }
 
-void Peer::cancel(Call& call) { cancel(Access::id(call)); }
+void CallingLink::cancel(Call& call) { cancel(Access::id(call)); }
 
-void Peer::cancel(uint64_t call_id) {
+void CallingLink::cancel(uint64_t call_id) {
   Lock lock(mutex_);
   Call* call = calls_.take(call_id);
   if (!call) return;
@@ -195,12 +195,12 @@ void Peer::cancel(uint64_t call_id) {
   send_cancel(call_id);
 }
 
-bool Peer::is_pending(uint64_t call_id) {
+bool CallingLink::is_pending(uint64_t call_id) {
   Lock lock(mutex_);
   return calls_.contains(call_id);
 }
 
-void Peer::close(const Error& why) {
+void CallingLink::close(const Error& why) {
   Lock lock(mutex_);
   if (state_ == State::kClosed) return;
   // First what needs memory: nothing has changed yet if there is none.
