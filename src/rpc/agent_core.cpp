@@ -51,7 +51,7 @@ std::shared_ptr<AgentCore> AgentCore::start(Group group, Options options,
 void AgentCore::begin(std::unique_ptr<transport::Listener> listener) {
   for (const Member& member : runtime_->group.members) {
     members_.push_back(member.info);
-    peers_.push_back(std::make_unique<Connections>(runtime_, member));
+    peers_.push_back(std::make_unique<Peer>(runtime_, member));
   }
   for (auto& peer : peers_) by_name_.emplace(peer->info().name, peer.get());
   runtime_->agent = weak_from_this();
@@ -108,8 +108,8 @@ void AgentCore::on_member_gone(int rank, const Error& why) {
 
 // --- calls -----------------------------------------------------------------------------------
 
-Connections& AgentCore::peer(const Destination& to) const {
-  Connections* found = nullptr;
+Peer& AgentCore::peer(const Destination& to) const {
+  Peer* found = nullptr;
   if (!to.name().empty() || !to.rank()) {
     auto at = by_name_.find(to.name());
     if (at != by_name_.end()) found = at->second;
@@ -140,9 +140,8 @@ void AgentCore::refuse(const Destination& to) const {
 void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEntry& function,
                            const Destination& to, bool caller_waits, Encoder& arguments) {
   if (runtime_->is_forked_copy()) refuse_in_forked_child();
-  Connections& connections = peer(to);
-  CallingLink* target =
-      is_reserved(function) ? &connections.first() : &connections.of_this_thread();
+  Peer& callee = peer(to);
+  CallingLink* link = is_reserved(function) ? &callee.first() : &callee.of_this_thread();
   if (function.ambiguous) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -168,15 +167,15 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
   }
   if (Companion* companion = is_reserved(function) ? nullptr : Companion::current()) {
     OutgoingCallAccess::companion(call) =
-        companion->on_call(*this, connections.info(), arguments, limits.note);
+        companion->on_call(*this, callee.info(), arguments, limits.note);
   }
-  if (!target->start(call, function, arguments, limits)) {
-    target = &connections.first();  // which is never retired
-    target->start(call, function, arguments, limits);
+  if (!link->start(call, function, arguments, limits)) {
+    link = &callee.first();  // which is never retired
+    link->start(call, function, arguments, limits);
   }
   if (parent) {
-    parent->add_child(detail::Ref<CallingLink>::share(target), OutgoingCallAccess::id(call));
-    if (parent->cancelled()) target->cancel(call);
+    parent->add_child(detail::Ref<CallingLink>::share(link), OutgoingCallAccess::id(call));
+    if (parent->cancelled()) link->cancel(call);
   }
 }
 
@@ -302,8 +301,8 @@ void AgentCore::stop(bool let_replies_out, base::Duration patience) {
 std::vector<CallInFlight> AgentCore::calls_in_flight(CallsOf whom) {
   const bool reserved_too = whom == CallsOf::kEverybody;
   std::vector<CallInFlight> calls;
-  for (auto& connections : peers_) {
-    for (auto& link : connections->all()) link->describe_calls(calls, reserved_too);
+  for (auto& peer : peers_) {
+    for (auto& link : peer->all()) link->describe_calls(calls, reserved_too);
   }
   server_->describe_calls(calls, reserved_too);
   return calls;
@@ -336,10 +335,10 @@ DebugInfo AgentCore::debug_info() {
     info.counters["memory.shared.loans"] = usage.loans;
   }
   size_t pending = 0;
-  for (auto& connections : peers_) {
+  for (auto& peer : peers_) {
     PeerStats stats;
     observe::Histogram round_trip;
-    for (auto& link : connections->all()) {
+    for (auto& link : peer->all()) {
       pending += link->outstanding();
       LinkCounters& counted = link->counters();
       stats.calls += counted.calls.value();
@@ -351,10 +350,10 @@ DebugInfo AgentCore::debug_info() {
       round_trip.add(counted.round_trip);
     }
     if (stats.calls == 0) continue;
-    stats.name = connections->info().name;
-    stats.state = connections->state_name();
-    stats.transport = connections->transport();
-    stats.detour = runtime_->transport->detour(connections->address());
+    stats.name = peer->info().name;
+    stats.state = peer->state_name();
+    stats.transport = peer->transport();
+    stats.detour = runtime_->transport->detour(peer->address());
     stats.round_trip = summarize(round_trip);
     info.peers.push_back(std::move(stats));
   }

@@ -13,7 +13,7 @@
 
 #include "base/mutex.h"
 #include "rpc/agent_extension.h"
-#include "rpc/calling/connections.h"
+#include "rpc/calling/peer.h"
 #include "rpc/companion.h"
 #include "rpc/group/group_shutdown.h"
 #include "rpc/group/meetings.h"
@@ -39,7 +39,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
   Runtime& runtime() { return *runtime_; }
   const std::vector<WorkerInfo>& members() const { return members_; }
   /// Throws kInvalidArgument, naming what was asked for and who there is.
-  Connections& peer(const Destination& to) const;
+  Peer& peer(const Destination& to) const;
 
   void start_call(detail::OutgoingCall& call, const detail::FunctionEntry& function,
                   const Destination& to, bool caller_waits, Encoder& arguments);
@@ -83,8 +83,8 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
 
   std::shared_ptr<Runtime> runtime_;
   std::vector<WorkerInfo> members_;
-  std::vector<std::unique_ptr<Connections>> peers_;  // by rank
-  std::unordered_map<std::string_view, Connections*> by_name_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank
+  std::unordered_map<std::string_view, Peer*> by_name_;
   std::vector<std::shared_ptr<AgentExtension>> extensions_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<Acceptor> acceptor_;

@@ -1,6 +1,6 @@
 // The calling end of one connection to a worker: the calls that go out on it, the table of those
 // unanswered, and who receives the answers. A connection that is lost is made again, as another
-// Link, for the next call. (rpc/calling/connections.h has all connections to the worker.)
+// Link, for the next call. (rpc/calling/peer.h has all connections to the worker.)
 //
 // Receiving (reception.h). A caller that waits receives for itself, so its reply wakes nobody else;
 // it settles other callers' replies on the way. Other callers linger for a moment, ready to take

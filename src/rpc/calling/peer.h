@@ -1,5 +1,5 @@
-// The connections to one member. Most processes have one; a process whose threads call at the same
-// time has several, so that its threads share neither a lock nor a stream.
+// A member as this worker calls it: the connections to it. Most processes have one; a process whose
+// threads call at the same time has several, so that its threads share neither a lock nor a stream.
 //
 // All calls of a thread go over the same connection, so they arrive in the order in which the
 // thread made them. Weft's own messages and calls that functions and continuations make go over the
@@ -26,9 +26,9 @@
 
 namespace weft::rpc {
 
-class Connections {
+class Peer final {
  public:
-  Connections(std::shared_ptr<Runtime> runtime, const Member& member);
+  Peer(std::shared_ptr<Runtime> runtime, const Member& member);
 
   const WorkerInfo& info() const { return first_->info(); }
   CallingLink& first() const { return *first_; }

@@ -78,7 +78,7 @@ bool is_hello(const transport::FrameInFlight& frame, const std::string& to) {
 
 uint64_t serving(Agent& agent) { return agent.debug_info().counters.at("connections.serving"); }
 
-TEST(Connections, AThreadUsesOne) {
+TEST(ConnectionsOfAPeer, AThreadUsesOne) {
   test::LoopbackGroup group({"a", "b"}, several(4));
 
   for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(group[0].sync<twice>("b", i), 2 * i);
@@ -86,7 +86,7 @@ TEST(Connections, AThreadUsesOne) {
   EXPECT_EQ(serving(group[1]), 1u);
 }
 
-TEST(Connections, ThreadsUseSeveralButNotMoreThanAllowed) {
+TEST(ConnectionsOfAPeer, ThreadsUseSeveralButNotMoreThanAllowed) {
   test::LoopbackGroup group({"a", "b"}, several(4));
 
   on_threads(16, [&](size_t) {
@@ -101,7 +101,7 @@ TEST(Connections, ThreadsUseSeveralButNotMoreThanAllowed) {
   EXPECT_EQ(peer.failed, 0u);
 }
 
-TEST(Connections, OneIsEnoughForThoseWhoSaySo) {
+TEST(ConnectionsOfAPeer, OneIsEnoughForThoseWhoSaySo) {
   test::LoopbackGroup group({"a", "b"}, several(1));
 
   on_threads(8, [&](size_t) { EXPECT_EQ(group[0].sync<twice>("b", 1), 2); });
@@ -164,7 +164,7 @@ TEST_F(RestingConnections, HaveNoCallsUnanswered) {
 }
 
 // As where the callee has no descriptors left.
-TEST(Connections, AThreadWhoseConnectionCannotBeMadeUsesTheFirst) {
+TEST(ConnectionsOfAPeer, AThreadWhoseConnectionCannotBeMadeUsesTheFirst) {
   test::LoopbackGroup group({"a", "b"}, several(4));
   EXPECT_EQ(group[0].sync<twice_at_a>("b", 1), 2);  // calls of functions go over the first
   group.network().set_faults([&](const transport::FrameInFlight& frame) {
@@ -181,7 +181,7 @@ TEST(Connections, AThreadWhoseConnectionCannotBeMadeUsesTheFirst) {
   EXPECT_EQ(peer.state, "connected");
 }
 
-TEST(Connections, TheCallsOfAThreadKeepTheirOrder) {
+TEST(ConnectionsOfAPeer, TheCallsOfAThreadKeepTheirOrder) {
   test::LoopbackGroup group({"a", "b"}, several(4));
   const auto log = remote<Log>(group[0], "b");
 
@@ -196,7 +196,7 @@ TEST(Connections, TheCallsOfAThreadKeepTheirOrder) {
 }
 
 // A call waits for its connection, which takes longer than a thread waits before it uses the first.
-TEST(Connections, ACallDoesNotOvertakeAnEarlierOneThatWaitsForItsConnection) {
+TEST(ConnectionsOfAPeer, ACallDoesNotOvertakeAnEarlierOneThatWaitsForItsConnection) {
   for (int round = 0; round < 3; ++round) {  // in one at most the thread's connection is the first
     std::atomic<bool> slow{false}, over{false};
     test::LoopbackGroup group({"a", "b"}, several(3));
@@ -223,7 +223,7 @@ TEST(Connections, ACallDoesNotOvertakeAnEarlierOneThatWaitsForItsConnection) {
   }
 }
 
-TEST(Connections, ShareTheWindowOfBytes) {
+TEST(ConnectionsOfAPeer, ShareTheWindowOfBytes) {
   Held all;
   held = &all;
   Options options = several(4);
@@ -272,7 +272,7 @@ TEST_F(RestingConnections, ACallThatWaitedForRoomInTheWindowDoesNotLastLongerAtI
   held = nullptr;
 }
 
-TEST(Connections, AreAllClosedAtTheEnd) {
+TEST(ConnectionsOfAPeer, AreAllClosedAtTheEnd) {
   test::LoopbackGroup group({"a", "b"}, several(4));
   on_threads(8, [&](size_t) { EXPECT_EQ(group[0].sync<twice>("b", 1), 2); });
 

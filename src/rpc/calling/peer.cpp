@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "rpc/calling/connections.h"
+#include "rpc/calling/peer.h"
 
 #include <algorithm>
 
@@ -18,13 +18,13 @@ size_t number_of_this_thread() {
 
 }  // namespace
 
-Connections::Connections(std::shared_ptr<Runtime> runtime, const Member& member)
+Peer::Peer(std::shared_ptr<Runtime> runtime, const Member& member)
     : runtime_(std::move(runtime)),
       member_(member),
       window_(std::make_shared<SharedWindow>(runtime_->options.window_bytes)),
       first_(detail::make_ref<CallingLink>(runtime_, member_, window_)) {}
 
-CallingLink& Connections::of_this_thread() {
+CallingLink& Peer::of_this_thread() {
   // Threads of a crew come and go, and each would have a connection of its own.
   if (runtime_->connections == 1 || detail::BlockingObserver::current()) return *first_;
   const size_t index = number_of_this_thread() % runtime_->connections;
@@ -35,7 +35,7 @@ CallingLink& Connections::of_this_thread() {
 
 // No call may overtake an earlier one of the same thread. So the first takes the place of a
 // connection only when no call goes over that one or waits for it, and does not give it back.
-CallingLink& Connections::further(size_t index) {
+CallingLink& Peer::further(size_t index) {
   CallingLink& link = make_further(index);
   // While the first does not stand either, the caller gets the error of its own connection.
   const bool is_first = &link == first_.get();
@@ -46,12 +46,12 @@ CallingLink& Connections::further(size_t index) {
   return *first_;
 }
 
-std::chrono::milliseconds Connections::time_to_connect() const {
+std::chrono::milliseconds Peer::time_to_connect() const {
   const auto of_first = std::chrono::ceil<std::chrono::milliseconds>(first_->connecting_took());
   return std::max(kTimeToConnect, 4 * of_first);
 }
 
-CallingLink& Connections::make_further(size_t index) {
+CallingLink& Peer::make_further(size_t index) {
   const base::MutexLock lock(mutex_);
   if (CallingLink* link = further_[index].load(std::memory_order_relaxed)) return *link;
   if (closed_) return *first_;  // which says why
@@ -61,21 +61,21 @@ CallingLink& Connections::make_further(size_t index) {
   return *made_.back();
 }
 
-std::vector<detail::Ref<CallingLink>> Connections::all() const {
+std::vector<detail::Ref<CallingLink>> Peer::all() const {
   std::vector<detail::Ref<CallingLink>> links{first_};
   const base::MutexLock lock(mutex_);
   links.insert(links.end(), made_.begin(), made_.end());
   return links;
 }
 
-const char* Connections::state_name() const {
+const char* Peer::state_name() const {
   for (const auto& link : all()) {
     if (link->is_connected()) return link->state_name();
   }
   return first_->state_name();
 }
 
-void Connections::close(const Error& why) {
+void Peer::close(const Error& why) {
   {
     const base::MutexLock lock(mutex_);
     closed_ = true;
