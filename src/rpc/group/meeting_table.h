@@ -50,6 +50,9 @@ class MeetingTable {
     std::function<bool()> waits = [] { return true; };
   };
 
+  /// Guests who are not answered, by name.
+  using Left = std::multimap<std::string, Guest>;
+
   explicit MeetingTable(base::Duration kept_for) : kept_for_(kept_for) {}
 
   void on_arrival(const Set& set, uint64_t round, const std::string& who, Guest guest,
@@ -59,8 +62,11 @@ class MeetingTable {
     const auto [at, is_first] = meetings_.try_emplace({set, round});
     Meeting& meeting = at->second;
     if (is_first) meeting.began = now;
+    std::map<std::string, Guest> comes;
+    comes.emplace(who, std::move(guest));
     meeting.came.insert(who);
-    meeting.guests.insert_or_assign(who, std::move(guest));
+    let_go(meeting, meeting.guests.find(who));  // from here on nothing needs memory
+    meeting.guests.merge(comes);
     if (meeting.guests.size() == set.size()) drop_those_who_left(meeting);
     if (meeting.guests.size() == set.size()) complete(at, now);
   }
@@ -75,7 +81,7 @@ class MeetingTable {
       if (found == meetings_.end() || !found->second.came.contains(name)) missing.push_back(name);
     }
     if (found != meetings_.end()) {
-      found->second.guests.erase(who);
+      let_go(found->second, found->second.guests.find(who));
       if (found->second.guests.empty()) meetings_.erase(found);
     }
     return missing;
@@ -130,8 +136,13 @@ class MeetingTable {
   }
   size_t meetings() const { return meetings_.size(); }
 
+  /// The guests whom the table has forgotten since the last call. They end with the caller, who
+  /// may be in a better place for it: an answer that is not given may be one of its own.
+  Left take_left() { return std::exchange(left_, {}); }
+
   /// Gives everything up: nobody is answered.
   void clear() {
+    for (auto& [key, meeting] : meetings_) left_.merge(meeting.guests);
     meetings_.clear();
     rounds_.clear();
   }
@@ -166,8 +177,16 @@ class MeetingTable {
     }
   };
 
-  static void drop_those_who_left(Meeting& meeting) {
-    std::erase_if(meeting.guests, [](const auto& each) { return !each.second.waits(); });
+  using GuestAt = typename std::map<std::string, Guest>::iterator;
+  // Needs no memory. Nothing if `guest` is the end.
+  void let_go(Meeting& meeting, GuestAt guest) {
+    if (guest != meeting.guests.end()) left_.insert(meeting.guests.extract(guest));
+  }
+  void drop_those_who_left(Meeting& meeting) {
+    for (auto at = meeting.guests.begin(); at != meeting.guests.end();) {
+      const auto guest = at++;
+      if (!guest->second.waits()) let_go(meeting, guest);
+    }
   }
 
   static void answer_late(const Rounds& rounds, uint64_t round, const Guest& guest) {
@@ -194,6 +213,7 @@ class MeetingTable {
 
   const base::Duration kept_for_;
   std::map<Key, Meeting> meetings_;
+  Left left_;
   std::map<Set, Rounds> rounds_;
 };
 

@@ -118,14 +118,17 @@ void Meetings::check(const Set& set, const std::string& who) const {
   for (const std::string& name : set) agent_.peer(name);  // throws for one that is no member
 }
 
-// Answers are replies to members: they are written without the lock.
+// Answers are replies to members: they are written without the lock. So is what becomes of the
+// promise of a member that is not answered.
 template <typename F>
 void Meetings::with_table(const F& change) {
   std::vector<std::function<void()>> answers;
+  MeetingTable<Contribution>::Left left;
   {
     const base::MutexLock lock(mutex_);
     if (!stopped_) change();
     answers.swap(answers_);
+    left = table_.take_left();
   }
   for (const auto& answer : answers) answer();
 }
@@ -157,8 +160,9 @@ Future<Meetings::Outcome> Meetings::on_arrival(Set set, uint64_t round, const st
 
 std::vector<std::string> Meetings::on_withdrawal(const Set& set, uint64_t round,
                                                  const std::string& who) {
-  const base::MutexLock lock(mutex_);
-  return table_.withdraw(set, round, who);
+  std::vector<std::string> missing;
+  with_table([&]() WEFT_REQUIRES(mutex_) { missing = table_.withdraw(set, round, who); });
+  return missing;
 }
 
 void Meetings::sweep() {
@@ -184,9 +188,11 @@ void Meetings::on_lost(const std::string& who, const std::string& why) {
 
 void Meetings::stop() {
   std::shared_ptr<Alarm> alarm;
+  MeetingTable<Contribution>::Left left;  // destroyed outside the lock
   const base::MutexLock lock(mutex_);
   stopped_ = true;
   table_.clear();
+  left = table_.take_left();
   alarm = std::move(alarm_);
   if (alarm) alarm->remove();
 }

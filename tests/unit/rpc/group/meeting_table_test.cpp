@@ -182,6 +182,23 @@ TEST_F(MeetingTableTest, KeepsTheValuesOfFewRounds) {
   EXPECT_EQ(outcomes["first"].status, Outcome::Status::kPassed);
 }
 
+// Their answers may end promises, which is not to happen under the lock of the table's owner.
+TEST_F(MeetingTableTest, GuestsThatAreNotAnsweredEndWithTheOwner) {
+  const auto token = std::make_shared<int>();
+  const auto come = [&](const std::string& who) {
+    table.on_arrival(kSet, 0, who, {0, [token](const Outcome&) {}, [] { return true; }}, now);
+  };
+  come("a");
+  come("a");
+  come("b");
+  table.withdraw(kSet, 0, "b");
+  table.clear();
+  EXPECT_EQ(token.use_count(), 1 + 3);
+
+  EXPECT_EQ(table.take_left().size(), 3u);
+  EXPECT_EQ(token.use_count(), 1);
+}
+
 TEST_F(MeetingTableTest, ClearedItAnswersNobodyAndStartsAfresh) {
   arrive(kPair, 0, "a");
 
