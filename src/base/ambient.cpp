@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "weft/detail/ambient.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace weft::detail {
@@ -8,6 +10,15 @@ namespace weft::detail {
 namespace {
 thread_local Ambient* current_ambient = nullptr;
 thread_local BlockingObserver* current_observer = nullptr;
+
+// The thread of a forked child serves no call and belongs to no crew, also if the thread that
+// forked did.
+void forget_in_child() noexcept {
+  current_ambient = nullptr;
+  current_observer = nullptr;
+}
+
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, &forget_in_child);
 }  // namespace
 
 Ambient* Ambient::current() noexcept { return current_ambient; }

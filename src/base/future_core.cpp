@@ -143,12 +143,13 @@ std::atomic<uint32_t> waiting_for_any{0};
 }  // namespace
 
 void FutureCore::announce() {
-  if (announced_.exchange(true, std::memory_order_acq_rel)) return;
+  if (announced_.load(std::memory_order_acquire)) return;
   const Ambient::Scope nobody{Ref<Ambient>()};  // the continuation must not keep a call alive
   attach([] {
     announcements.fetch_add(1, std::memory_order_seq_cst);
     if (waiting_for_any.load(std::memory_order_seq_cst) > 0) base::futex_wake_all(announcements);
   });
+  announced_.store(true, std::memory_order_release);  // not if there was no memory to attach it
 }
 
 size_t wait_for_any(std::span<FutureCore* const> futures) {

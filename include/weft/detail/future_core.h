@@ -57,8 +57,8 @@ class WEFT_API FutureCore : public RefCounted {
   Error error() const;
 
   void attach(Task task);
-  /// Has wait_for_any() look again when there is an outcome. The first call attaches a
-  /// continuation, later ones do nothing.
+  /// Has wait_for_any() look again when there is an outcome. Attaches a continuation, unless an
+  /// earlier call has.
   void announce();
 
   /// True for the first caller only: it decides the outcome.

@@ -209,10 +209,13 @@ void IoLoop::finish() {
     left_tasks = std::exchange(long_tasks_, {});
     long_tasks_waiting_.store(0, std::memory_order_seq_cst);
   }
+  size_t count = left_tasks.size();
+  for (const detail::Continuation* each = left; each; each = each->next) ++count;
   // These first: continuations may wait for what they do.
   for (detail::Task& task : left_tasks) run_for_nobody(task);
   detail::run_continuations(left);
-  unfinished_.store(0, std::memory_order_release);
+  // Not all: a thread that outlasted the crew counts its own.
+  unfinished_.fetch_sub(count, std::memory_order_acq_rel);
 }
 
 // A timer that is taken is in the result, for which there is room.

@@ -189,10 +189,11 @@ void Acceptor::on_event(bool, bool) {
   turn_some_away();
 }
 
+// The time first: without memory for the timer nothing has changed, and the listener is watched.
 void Acceptor::pause(std::string_view why) {
-  log_turned_away("anybody", "cannot accept, trying again in 100 ms: ", why);
-  runtime_->io.watch(*listener_, transport::kNothing, token_);
   runtime_->io.set_due(*this, runtime_->clock->now() + kPauseWhenExhausted);
+  runtime_->io.watch(*listener_, transport::kNothing, token_);
+  log_turned_away("anybody", "cannot accept, trying again in 100 ms: ", why);
 }
 
 void Acceptor::on_time(base::Time) {

@@ -272,13 +272,15 @@ bool Desk::receive_and_serve(ServingLink& link) {
 }
 
 bool Desk::serve_frames(ServingLink& link) {
+  // While user code runs here, the crew may end and with it what the desk has in hand.
+  const auto kept = detail::Ref<ServingLink>::share(&link);
   Role& mine = role();
   mine = {};
   mine.leads = this;
   mine.batching = &link;
   inline_since_ = base::Time();
   try {
-    while (!link.lost && link.takes_next_call() && link.link().next_frame()) {
+    while (!link.lost && !crew_.stopping() && link.takes_next_call() && link.link().next_frame()) {
       const wire::FrameHeader& header = link.link().frame().header;
       if (link.said_goodbye) {
         Decoder::fail(

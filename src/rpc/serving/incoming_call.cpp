@@ -104,10 +104,25 @@ void IncomingCall::run_when_ready(detail::Task run) {
     return server_.add_to_backlog(std::move(self));
   }
   stage_.store(Stage::kAwaitsArguments, std::memory_order_relaxed);
+  awaits_arguments_.store(true, std::memory_order_seq_cst);
   detail::when_all(decoder_->arrival()->take_needed(), [self](std::exception_ptr why_not) {
+    if (!self->awaits_arguments_.exchange(false, std::memory_order_seq_cst)) return;
     self->why_not_ = std::move(why_not);
     self->do_or_give_up([&self] { self->server_.add_to_backlog(self); });
   });
+  // A cancel that came before the call was seen to wait left it alone.
+  if (cancelled_.load(std::memory_order_seq_cst)) give_up_waiting();
+}
+
+// The arguments of a call that nobody waits for do not stay until its turn comes or its object is
+// made: a thread that takes the call from the backlog releases them.
+void IncomingCall::give_up_waiting() noexcept {
+  if (!awaits_arguments_.exchange(false, std::memory_order_seq_cst)) return;
+  try {
+    server_.add_to_backlog(detail::Ref<IncomingCall>::share(this));
+  } catch (const std::exception&) {
+    // No memory: what the call waits for releases it, and with it the arguments.
+  }
 }
 
 void IncomingCall::resume() {
@@ -233,7 +248,7 @@ void IncomingCall::reply(Encoder& value) {
 }
 
 void IncomingCall::fail(std::exception_ptr error) {
-  send_failed(failed_reply_of(std::move(error)));
+  do_or_give_up([&] { send_failed(failed_reply_of(std::move(error))); });
 }
 
 void IncomingCall::refuse(ErrorCode code, const std::string& why) { send_failed({code, "", why}); }
@@ -268,7 +283,8 @@ base::Duration IncomingCall::time_in_user_code() const {
 }
 
 void IncomingCall::cancel() {
-  cancelled_.store(true, std::memory_order_relaxed);
+  cancelled_.store(true, std::memory_order_seq_cst);
+  give_up_waiting();
   std::vector<std::pair<detail::Ref<CallingLink>, uint64_t>> children;
   {
     const base::MutexLock lock(children_mutex_);

@@ -99,6 +99,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   template <typename F>
   void serve(F body);
   void resume();
+  void give_up_waiting() noexcept;
   void decode_parked();
   template <typename F>
   void do_or_give_up(const F& step);
@@ -124,8 +125,9 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   std::vector<std::byte> parked_memory_;
   std::span<const std::byte> parked_arguments_;
   std::vector<at::Tensor> parked_tensors_;
-  bool later_ = false;   // is run from the backlog, though nothing is missing
-  detail::Task resume_;  // of a call in the backlog whose arguments have come
+  std::atomic<bool> awaits_arguments_{false};  // who clears it sends the call to the backlog
+  bool later_ = false;                         // is run from the backlog, though nothing is missing
+  detail::Task resume_;                        // of a call in the backlog whose arguments have come
   std::exception_ptr why_not_;
   base::Mutex children_mutex_;
   std::vector<std::pair<detail::Ref<CallingLink>, uint64_t>> children_
