@@ -2,6 +2,7 @@
 #include "rpc/agent_core.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -141,7 +142,6 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
                            const Destination& to, bool caller_waits, Encoder& arguments) {
   if (runtime_->is_forked_copy()) refuse_in_forked_child();
   Peer& callee = peer(to);
-  CallingLink* link = is_reserved(function) ? &callee.first() : &callee.of_this_thread();
   if (function.ambiguous) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -165,6 +165,9 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
     limits.deadline = std::min(limits.deadline, parent->deadline());
     limits.depth = parent->depth() + 1;
   }
+  // After the deadline is known: to wait for a connection takes the call's time.
+  CallingLink* link =
+      is_reserved(function) ? &callee.first() : &callee.of_this_thread(limits.deadline);
   if (Companion* companion = is_reserved(function) ? nullptr : Companion::current()) {
     OutgoingCallAccess::companion(call) =
         companion->on_call(*this, callee.info(), arguments, limits.note);
@@ -174,7 +177,11 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
     link->start(call, function, arguments, limits);
   }
   if (parent) {
-    parent->add_child(detail::Ref<CallingLink>::share(link), OutgoingCallAccess::id(call));
+    try {
+      parent->add_child(detail::Ref<CallingLink>::share(link), OutgoingCallAccess::id(call));
+    } catch (const std::bad_alloc&) {
+      // The call has been sent: it is not given up with its parent, that is all.
+    }
     if (parent->cancelled()) link->cancel(call);
   }
 }

@@ -143,8 +143,7 @@ bool FrameDecoder::next(Frame& frame) {
       }
       if (in_pieces_.piece_left > 0) return false;
     }
-    if (hello_only_ && buffered() > 0 &&
-        static_cast<uint8_t>(buffer_[begin_]) != static_cast<uint8_t>(FrameKind::kHello)) {
+    if (buffered() > 0 && !may_come(static_cast<FrameKind>(buffer_[begin_]))) {
       Decoder::fail(fmt::format("no hello: the first byte is {:#04x}",
                                 static_cast<uint8_t>(buffer_[begin_])));
     }

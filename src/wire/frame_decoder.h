@@ -40,9 +40,12 @@ class FrameDecoder {
   /// Null: their bytes are in the frame.
   void use_carrier(Carrier* carrier) { carrier_ = carrier; }
 
-  /// From now on any frame but a hello is refused when its first bytes are there.
-  void expect_hello() { hello_only_ = true; }
-  void expect_any() { hello_only_ = false; }
+  // Which frames may come from now on. Any other is refused when its first byte is there.
+  /// A hello alone.
+  void expect_hello() { expected_ = Expected::kHello; }
+  /// The answer to a hello: another hello, or a goodbye.
+  void expect_answer_to_hello() { expected_ = Expected::kAnswerToHello; }
+  void expect_any() { expected_ = Expected::kAny; }
 
   /// No byte of a further frame has arrived.
   bool at_frame_boundary() const {
@@ -79,7 +82,12 @@ class FrameDecoder {
     std::span<std::byte> target();
   };
   enum class Reading { kBuffer, kBulk, kPiece };
+  enum class Expected : uint8_t { kAny, kHello, kAnswerToHello };
 
+  bool may_come(FrameKind kind) const {
+    return expected_ == Expected::kAny || kind == FrameKind::kHello ||
+           (expected_ == Expected::kAnswerToHello && kind == FrameKind::kGoodbye);
+  }
   size_t buffered() const { return end_ - begin_; }
   c10::DataPtr memory_for(const TensorEntry& row) const;
   void make_room();
@@ -112,7 +120,7 @@ class FrameDecoder {
   Bulk bulk_;
   InPieces in_pieces_;
   bool last_came_in_pieces_ = false;
-  bool hello_only_ = false;
+  Expected expected_ = Expected::kAny;
 };
 
 }  // namespace weft::wire

@@ -4,10 +4,12 @@
 #include "rpc/calling/calling_link.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/error_without_memory.h"
 #include "base/log.h"
 #include "wire/hello.h"
 
@@ -46,9 +48,10 @@ CallingLink::CallingLink(std::shared_ptr<Runtime> runtime, Member member,
 }
 
 void CallingLink::on_event(bool readable, bool writable) {
+  detail::Ref<Link> link;  // destroyed outside the lock
   Lock lock(mutex_);
   if (!link_) return;
-  const detail::Ref<Link> link = link_;
+  link = link_;
   if (!stream_up_ && writable) {
     try {
       link->connection().check_connected();
@@ -86,17 +89,18 @@ void CallingLink::receive_on_loop(const detail::Ref<Link>& link) {
   }
 }
 
-void CallingLink::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
+bool CallingLink::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   const wire::Hello hello = wire::decode_hello(frame.body);
   Lock lock(mutex_);
-  if (link_.get() != link.get()) return;
+  if (link_.get() != link.get()) return false;
   if (state_ != State::kConnecting) throw Error(ErrorCode::kBadMessage, "a second hello");
   if (const std::optional<Error> objection = object_to(hello)) {
     lock.unlock();
     const bool replaced = objection->code() == ErrorCode::kUnauthenticated;
-    return on_link_lost(link, *objection,
-                        replaced ? SignOfLife::kReplaced : SignOfLife::kUnreachable);
+    on_link_lost(link, *objection, replaced ? SignOfLife::kReplaced : SignOfLife::kUnreachable);
+    return false;
   }
+  link->decoder().expect_any();
   link->agree_on(hello.features);
   // Under the lock: the end of this connection is reported after its beginning.
   runtime_->liveness.on_sign(member_.info.id, SignOfLife::kHeard, {}, {});
@@ -114,7 +118,9 @@ void CallingLink::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   link->open();
   lock.unlock();
   flush(link);
-  update_due();
+  update_due(link);
+  lock.lock();
+  return link_.get() == link.get();
 }
 
 // The reason to refuse the callee's hello; nothing if it is as expected.
@@ -130,7 +136,16 @@ std::optional<Error> CallingLink::object_to(const wire::Hello& hello) const {
   return std::nullopt;
 }
 
-void CallingLink::update_due() {
+// Without a timer calls would have no deadline and the connection no heartbeat.
+void CallingLink::update_due(const detail::Ref<Link>& link) {
+  try {
+    set_due();
+  } catch (const std::bad_alloc&) {
+    lose_without_timer(link);
+  }
+}
+
+void CallingLink::set_due() {
   Lock lock(mutex_);
   base::Time due = std::min(calls_.earliest_deadline(), connect_by_);
   if (state_ == State::kConnected) {
@@ -141,11 +156,20 @@ void CallingLink::update_due() {
   runtime_->io.set_due(*loop_side_, due);
 }
 
-void CallingLink::on_time(base::Time now) {
+void CallingLink::expire_until(base::Time now) {
   Lock lock(mutex_);
-  std::vector<Call*> expired = calls_.take_expired(now);
+  const std::vector<Call*> expired = calls_.take_expired(now);
   for (Call* call : expired) forget(*call);
-  const detail::Ref<Link> link = link_;
+  lock.unlock();
+  for (Call* call : expired) settle_expired(*call);
+}
+
+// The calls first: what the connection needs may lack memory.
+void CallingLink::on_time(base::Time now) {
+  expire_until(now);
+  detail::Ref<Link> link;  // destroyed outside the lock
+  Lock lock(mutex_);
+  link = link_;
   std::optional<Error> lost;
   bool ping = false;
   bool suspect = false;
@@ -158,7 +182,8 @@ void CallingLink::on_time(base::Time now) {
   }
   const base::Duration silence = heartbeat_.silence(now);
   if (state_ == State::kConnecting && now >= connect_by_) {
-    lost = Error(ErrorCode::kUnavailable, "no answer within 5 s");
+    lost = base::error_by(ErrorCode::kUnavailable,
+                          [] { return Error(ErrorCode::kUnavailable, "no answer within 5 s"); });
   } else if (may_rest(now)) {
     drop_link();
     set_state(State::kIdle);
@@ -175,8 +200,10 @@ void CallingLink::on_time(base::Time now) {
         ping = true;
         break;
       case Heartbeat::Verdict::kDead:
-        lost = Error(ErrorCode::kPeerLost, fmt::format("no sign of life for {} ms",
-                                                       silence / std::chrono::milliseconds(1)));
+        lost = base::error_by(ErrorCode::kPeerLost, [silence] {
+          return Error(ErrorCode::kPeerLost, fmt::format("no sign of life for {} ms",
+                                                         silence / std::chrono::milliseconds(1)));
+        });
         break;
     }
     heartbeat_.set_idle(calls_.empty());
@@ -188,14 +215,13 @@ void CallingLink::on_time(base::Time now) {
     base::log(LogLevel::kWarning, runtime_->name(), "{} has been silent for {} ms",
               member_.info.name, silence / std::chrono::milliseconds(1));
   }
-  for (Call* call : expired) settle_expired(*call);
   if (lost) {
     on_link_lost(link, *lost, SignOfLife::kSilent);
   } else if (ping) {
     link->queue(wire::FrameHeader{wire::FrameKind::kPing}, link->lane_for_urgent());
     flush(link);
   }
-  update_due();
+  update_due(link);
 }
 
 // Under the lock, so no call can begin on a connection that is about to be closed.

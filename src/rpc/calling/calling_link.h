@@ -106,6 +106,7 @@ class CallingLink final : public Ticking {
   base::Duration connecting_took() const {
     return base::Duration(connecting_took_.load(std::memory_order_relaxed));
   }
+  bool connects_since_less_than(base::Duration time);
   /// From now on no call goes over this connection. False: it is connected, or calls wait for it.
   bool retire();
   uint64_t bytes_sent();
@@ -132,7 +133,8 @@ class CallingLink final : public Ticking {
 
   // Sending.
   enum class Room { kTaken, kNoneHere, kNoneAtMember };
-  Room take_room(const CallLimits& limits, size_t bytes) WEFT_REQUIRES(mutex_);
+  enum class Claim { kNone, kMine };
+  Room take_room(const CallLimits& limits, size_t bytes, Claim claim) WEFT_REQUIRES(mutex_);
   // These two let go of the lock in between.
   bool wait_for_room(const CallLimits& limits, size_t bytes) WEFT_REQUIRES(mutex_);
   void notice_dead_link() WEFT_REQUIRES(mutex_);
@@ -145,8 +147,9 @@ class CallingLink final : public Ticking {
   // Receiving. The thread that has the role runs `receive_*`, without the lock.
   bool receive_for(Call& call, base::Time limit, base::Spinner& spinner);
   bool linger(Call& call, base::Spinner& spinner);
-  // Lets go of the lock in between.
+  // These two let go of the lock in between.
   void receive_as_caller(base::Time limit, const Call* call) WEFT_REQUIRES(mutex_);
+  void let_go(detail::Ref<Link> link) WEFT_REQUIRES(mutex_);
   void enter_line(Call& call) WEFT_REQUIRES(mutex_);
   void leave_line(Call& call) WEFT_EXCLUDES(mutex_);
   detail::Ref<Link> link_to_flush() const WEFT_REQUIRES(mutex_);
@@ -159,23 +162,31 @@ class CallingLink final : public Ticking {
   void on_reply(wire::Frame& frame) WEFT_EXCLUDES(mutex_);
   void settle_reply(Call& call, wire::Frame& frame);
   void pass_on_receiving(Term term) WEFT_REQUIRES(mutex_);
-  void want_ticks();
+  /// False: there is no memory for it.
+  bool want_ticks() noexcept;
   void let_loop_receive() WEFT_REQUIRES(mutex_);  // if nobody does
   void update_interest() WEFT_REQUIRES(mutex_);
 
   // The loop's side.
   void on_event(bool readable, bool writable);
   void on_time(base::Time now);
-  void on_hello(const detail::Ref<Link>& link, wire::Frame& frame);
+  /// False: the hello was refused, or the link is lost; nothing behind it counts.
+  bool on_hello(const detail::Ref<Link>& link, wire::Frame& frame);
   std::optional<Error> object_to(const wire::Hello& hello) const;
   void receive_on_loop(const detail::Ref<Link>& link);
-  void update_due() WEFT_EXCLUDES(mutex_);
+  void expire_until(base::Time now) WEFT_EXCLUDES(mutex_);
+  /// The time of the next on_time(). `link` is lost if there is no memory for a timer.
+  void update_due(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
+  void set_due() WEFT_EXCLUDES(mutex_);
 
   // Ends.
   /// `sign` is reported to Liveness if the connection was never established. If it was, only a
   /// heartbeat that stopped is reported: after any other loss the member may accept a new one.
   void on_link_lost(const detail::Ref<Link>& link, const Error& why,
                     SignOfLife sign = SignOfLife::kUnreachable) WEFT_EXCLUDES(mutex_);
+  void on_broken(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
+  void lose(const detail::Ref<Link>& link, const Error& why) WEFT_EXCLUDES(mutex_);
+  void lose_without_timer(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
   static SignOfLife sign_of_failed_connecting(const Error& error);
   void drop_link() WEFT_REQUIRES(mutex_);
   bool may_rest(base::Time now) WEFT_REQUIRES(mutex_);

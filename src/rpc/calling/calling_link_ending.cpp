@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/error_without_memory.h"
 #include "rpc/calling/calling_link.h"
-#include "rpc/calling/error_without_memory.h"
 
 namespace weft::rpc {
 
@@ -62,6 +62,29 @@ void CallingLink::on_link_lost(const detail::Ref<Link>& link, const Error& why, 
   settle_lost(std::move(calls), *link, why, was_connected);
 }
 
+void CallingLink::on_broken(const detail::Ref<Link>& link) {
+  lose(link, base::error_by(ErrorCode::kOutcomeUnknown, [&link] {
+         return Error(ErrorCode::kOutcomeUnknown, link->why_broken());
+       }));
+}
+
+void CallingLink::lose_without_timer(const detail::Ref<Link>& link) {
+  if (!link) return;
+  lose(link, base::error_by(ErrorCode::kOutcomeUnknown, [] {
+         return Error(ErrorCode::kOutcomeUnknown,
+                      "there is no memory for a timer of the connection");
+       }));
+}
+
+// For a link that must not be used any more, whether or not there is memory for its end.
+void CallingLink::lose(const detail::Ref<Link>& link, const Error& why) {
+  try {
+    on_link_lost(link, why);
+  } catch (const std::bad_alloc&) {
+    link->close();  // the thread that receives finds it closed
+  }
+}
+
 void CallingLink::drop_link() {
   const detail::Ref<Link> link = std::exchange(link_, {});
   runtime_->io.unwatch(link->connection(), token_);
@@ -83,14 +106,14 @@ void CallingLink::settle_lost(std::vector<Call*> calls, const Link& link, const 
     if (sent) {
       const ErrorCode code =
           why.code() == ErrorCode::kPeerLost ? ErrorCode::kPeerLost : ErrorCode::kOutcomeUnknown;
-      fail(*call, error_by(code, [&] {
+      fail(*call, base::error_by(code, [&] {
         return Error(code, fmt::format("{} was sent to {}, then the connection broke: {}", function,
                                        name, why.message()));
       }));
     } else {
       const ErrorCode code = why.code() == ErrorCode::kUnauthenticated ? ErrorCode::kUnauthenticated
                                                                        : ErrorCode::kUnavailable;
-      fail(*call, error_by(code, [&] {
+      fail(*call, base::error_by(code, [&] {
         return Error(code, fmt::format("{} was not sent to {} at {}: {}", function, name,
                                        member_.address, why.message()));
       }));
@@ -155,7 +178,8 @@ void CallingLink::expire(Call& call) {
 void CallingLink::settle_expired(Call& call) {
   runtime_->counters.timeouts.add();
   const uint64_t id = Access::id(call);
-  fail(call, error_by(ErrorCode::kTimeout, [&] { return timeout_error(call, /*queued=*/true); }));
+  fail(call,
+       base::error_by(ErrorCode::kTimeout, [&] { return timeout_error(call, /*queued=*/true); }));
   call.future().release();  // the table's
   send_cancel(id);
 }
@@ -186,7 +210,7 @@ void CallingLink::cancel(uint64_t call_id) {
   if (!call) return;
   forget(*call);
   lock.unlock();
-  fail(*call, error_by(ErrorCode::kCancelled, [&] {
+  fail(*call, base::error_by(ErrorCode::kCancelled, [&] {
     return Error(
         ErrorCode::kCancelled,
         fmt::format("{} on {} was cancelled", Access::function(*call)->name, member_.info.name));

@@ -1,15 +1,19 @@
 // CallingLink: waiting, receiving replies, and which thread does it.
 // SPDX-License-Identifier: BSD-3-Clause
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <typeinfo>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/demangle.h"
+#include "base/error_without_memory.h"
 #include "base/log.h"
 #include "rpc/calling/calling_link.h"
-#include "rpc/calling/error_without_memory.h"
 #include "rpc/functions/function_table.h"
 #include "transport/poller.h"
 #include "wire/call_prelude.h"
@@ -98,19 +102,29 @@ bool CallingLink::linger(Call& call, base::Spinner& spinner) {
 
 void CallingLink::receive_as_caller(base::Time limit, const Call* call) {
   const Term term = reception_.begin(runtime_->spin.count() > 0);
-  const detail::Ref<Link> link = link_;
+  detail::Ref<Link> link = link_;
   try {
     const base::Unlocked unlocked(mutex_);
     send_for_others(link);
     receive_until(link, term, limit, call);
   } catch (...) {  // no memory
     pass_on_receiving(term);
+    let_go(std::move(link));
     throw;
   }
   pass_on_receiving(term);
-  if (!link->has_deferred()) return;
+  if (!link->has_deferred()) return let_go(std::move(link));
   const base::Unlocked unlocked(mutex_);
-  send_for_others(link);
+  const detail::Ref<Link> its = std::move(link);  // see let_go()
+  send_for_others(its);
+}
+
+// Lets go of the lock for the last reference to a link that was lost meanwhile: with the link go
+// tensors of users, whose deleters may make calls.
+void CallingLink::let_go(detail::Ref<Link> link) {
+  if (link_.get() == link.get()) return;
+  const base::Unlocked unlocked(mutex_);
+  link = {};
 }
 
 // Writes the frames that other callers have left to the caller that receives. If they are too many,
@@ -177,7 +191,7 @@ void CallingLink::receive_until(const detail::Ref<Link>& link, Term term, base::
           if (polls && !polling) set_polling(link, term, polling = true);
           continue;
         case Link::State::kBroken:
-          on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+          on_broken(link);
           return;
         case Link::State::kBlocked:
           break;
@@ -211,7 +225,7 @@ bool CallingLink::receive_once(const detail::Ref<Link>& link) {
     case Link::State::kBlocked:
       return false;
     case Link::State::kBroken:
-      on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+      on_broken(link);
       return false;
   }
   return false;
@@ -241,7 +255,7 @@ void CallingLink::take_frames(const detail::Ref<Link>& link) {
         case wire::FrameKind::kPong:
           break;
         case wire::FrameKind::kHello:
-          on_hello(link, frame);
+          if (!on_hello(link, frame)) return;
           break;
         case wire::FrameKind::kGoodbye:
           on_link_lost(link, Error(ErrorCode::kUnavailable,
@@ -257,10 +271,14 @@ void CallingLink::take_frames(const detail::Ref<Link>& link) {
     base::log(LogLevel::kWarning, runtime_->name(), "closing the connection to {}: {}",
               member_.info.name, error.message());
     runtime_->counters.bad_connections.add();
-    on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, error.message()));
+    lose(link, base::error_by(ErrorCode::kOutcomeUnknown, [&error] {
+           return Error(ErrorCode::kOutcomeUnknown, error.message());
+         }));
   } catch (const std::exception& error) {  // no memory, which libtorch says in its own way
-    on_link_lost(link, Error(ErrorCode::kOutcomeUnknown,
-                             fmt::format("there is no memory for a reply: {}", error.what())));
+    lose(link, base::error_by(ErrorCode::kOutcomeUnknown, [&error] {
+           return Error(ErrorCode::kOutcomeUnknown,
+                        fmt::format("there is no memory for a reply: {}", error.what()));
+         }));
   }
 }
 
@@ -305,7 +323,7 @@ void CallingLink::settle_reply(Call& call, wire::Frame& frame) {
       call.settle_with(result, &runtime_->io);
     }
   } catch (const std::bad_alloc&) {
-    settle_refused(call, error_by(ErrorCode::kOutcomeUnknown, [&] {
+    settle_refused(call, base::error_by(ErrorCode::kOutcomeUnknown, [&] {
                      return Error(ErrorCode::kLimitExceeded,
                                   fmt::format("there is no memory for the result of {} on {}",
                                               Access::function(call)->name, member_.info.name))
@@ -314,12 +332,24 @@ void CallingLink::settle_reply(Call& call, wire::Frame& frame) {
   } catch (const std::exception& error) {
     const auto* typed = dynamic_cast<const Error*>(&error);
     settle_refused(
-        call, error_by(ErrorCode::kOutcomeUnknown, [&] {
+        call, base::error_by(ErrorCode::kOutcomeUnknown, [&] {
           return Error(typed ? typed->code() : ErrorCode::kBadMessage,
                        fmt::format("the result of {} on {} does not decode: {}",
                                    Access::function(call)->name, member_.info.name, error.what()))
               .after_sending();
         }));
+  } catch (const abi::__forced_unwind&) {
+    throw;  // the thread is being cancelled; swallowing that would abort the process
+  } catch (...) {
+    settle_refused(call, base::error_by(ErrorCode::kBadMessage, [&] {
+                     const std::type_info* type = abi::__cxa_current_exception_type();
+                     return Error(
+                         ErrorCode::kBadMessage,
+                         fmt::format("the result of {} on {} does not decode: {} was thrown, which "
+                                     "is no std::exception",
+                                     Access::function(call)->name, member_.info.name,
+                                     type ? base::demangle(*type) : "a value of unknown type"));
+                   }));
   }
   note_settled(call);
   future.release();  // the table's
@@ -343,17 +373,23 @@ void CallingLink::pass_on_receiving(Term term) {
       return;
     case Kind::kCaller:
       Access::nudge(*successor.waiter);
-      return want_ticks();
+      break;
     case Kind::kLoop:
       return update_interest();
     case Kind::kPulse:
-      return want_ticks();
+      break;
   }
+  if (!want_ticks()) let_loop_receive();  // which needs no ticks
 }
 
-void CallingLink::want_ticks() {
-  runtime_->ticking.add(*this);
+bool CallingLink::want_ticks() noexcept {
+  try {
+    runtime_->ticking.add(*this);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   runtime_->pulse.touch();
+  return true;
 }
 
 void CallingLink::let_loop_receive() {

@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "base/error_without_memory.h"
 #include "rpc/calling/calling_link.h"
-#include "rpc/calling/error_without_memory.h"
 #include "rpc/functions/function_table.h"
 #include "transport/poller.h"
 #include "wire/call_prelude.h"
@@ -67,7 +67,7 @@ bool CallingLink::start(Call& call, const detail::FunctionEntry& function, Encod
 // Of a call for which room was taken and that is not in the table.
 CallingLink::Sending CallingLink::fail_unsent(Call& call, const Error& error) {
   shared_window_->close(Access::depth(call), Access::bytes(call), /*has_ample_room_here=*/true);
-  fail(call, error_by(error.code(), [&] {
+  fail(call, base::error_by(error.code(), [&] {
          return Error(error.code(),
                       fmt::format("{} was not sent to {}: {}", Access::function(call)->name,
                                   member_.info.name, error.message()));
@@ -80,6 +80,7 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
                                        Encoder& arguments, const CallLimits& limits,
                                        base::Time now) {
   Lock lock(mutex_);
+  if (now < connect_began_) now = runtime_->clock->now();  // the call has waited for the connection
   if (state_ == State::kClosed) {
     const Error why = *closed_because_;
     lock.unlock();
@@ -89,16 +90,17 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
   // Weft's own calls do not wait for room: leases and liveness must not depend on users' calls.
   if (is_reserved(function)) {
     shared_window_->open(limits.depth, Access::bytes(call));
-  } else if (take_room(limits, Access::bytes(call)) != Room::kTaken) {
+  } else if (take_room(limits, Access::bytes(call), Claim::kNone) != Room::kTaken) {
     std::optional<Error> why_not;
     try {
       if (!wait_for_room(limits, Access::bytes(call))) {
-        why_not = state_ == State::kClosed ? *closed_because_ : error_by(ErrorCode::kTimeout, [&] {
-          return timeout_error(call, /*queued=*/false);
-        });
+        why_not =
+            state_ == State::kClosed ? *closed_because_ : base::error_by(ErrorCode::kTimeout, [&] {
+              return timeout_error(call, /*queued=*/false);
+            });
       }
     } catch (const std::bad_alloc&) {
-      why_not = error_by(ErrorCode::kLimitExceeded, no_memory);
+      why_not = base::error_by(ErrorCode::kLimitExceeded, no_memory);
     }
     if (why_not) {
       lock.unlock();
@@ -125,7 +127,7 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
     return fail_unsent(call, error);
   } catch (const std::bad_alloc&) {
     lock.unlock();
-    return fail_unsent(call, error_by(ErrorCode::kLimitExceeded, no_memory));
+    return fail_unsent(call, base::error_by(ErrorCode::kLimitExceeded, no_memory));
   }
   const detail::Ref<Link> link = link_;
   bool queued = false;
@@ -135,12 +137,12 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
     // A part of the frame may be queued, so nothing more may be sent after it.
     link->close();
     lock.unlock();
-    on_link_lost(link, no_memory());
+    lose(link, base::error_by(ErrorCode::kLimitExceeded, no_memory));
     return Access::finish_starting(call) ? Sending::kDone : Sending::kBroke;
   }
   if (!queued) {
     lock.unlock();
-    return fail_unsent(call, error_by(ErrorCode::kLimitExceeded, no_memory));
+    return fail_unsent(call, base::error_by(ErrorCode::kLimitExceeded, no_memory));
   }
   const bool defer = should_defer(limits);
   const bool connected = state_ == State::kConnected;
@@ -154,14 +156,18 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
       !is_reserved(function) || reception_.receiver() != Receiver::kLoop || defer;
   lock.unlock();
 
-  if (needs_ticks) want_ticks();
-  if (expires_soon) update_due();
-  if (connected && !defer) {
-    flush(link);
-    if (alone && !link->has_sent(Access::ends_at(call))) {
-      wait_for_other_writer(call, *link);
-      if (link->broken()) flush(link);  // which finds out, if nobody has
+  if (needs_ticks && !want_ticks()) lose_without_timer(link);
+  if (expires_soon) update_due(link);
+  try {
+    if (connected && !defer) {
+      flush(link);
+      if (alone && !link->has_sent(Access::ends_at(call))) {
+        wait_for_other_writer(call, *link);
+        if (link->broken()) flush(link);  // which finds out, if nobody has
+      }
     }
+  } catch (const std::bad_alloc&) {
+    link->close();  // the thread that receives finds it closed, and settles the call
   }
   return Access::finish_starting(call) || settle_if_sent(call, *link) ? Sending::kDone
                                                                       : Sending::kBroke;
@@ -170,8 +176,9 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
 // For a link that exists; what is sent over another one goes in its frames.
 void CallingLink::stage(Encoder& arguments) {
   if (arguments.tensor_bytes() < wire::kSmallestCarried || !link_) return;
-  const detail::Ref<Link> link = link_;
+  detail::Ref<Link> shared = link_;
   const base::Unlocked unlocked(mutex_);
+  const detail::Ref<Link> link = std::move(shared);  // see let_go()
   link->stage(arguments);
 }
 
@@ -196,10 +203,12 @@ void CallingLink::wait_for_other_writer(Call& call, const Link& link) {
 bool CallingLink::settle_if_sent(Call& call, const Link& link) {
   while (link.is_offering()) sched_yield();
   if (!was_sent(call, &link)) return false;
-  fail(call,
-       Error(ErrorCode::kOutcomeUnknown,
+  fail(call, base::error_by(ErrorCode::kOutcomeUnknown, [&] {
+         return Error(
+             ErrorCode::kOutcomeUnknown,
              fmt::format("{} was sent to {}, then the connection broke: {}",
-                         Access::function(call)->name, member_.info.name, link.why_broken())));
+                         Access::function(call)->name, member_.info.name, link.why_broken()));
+       }));
   return true;
 }
 
@@ -251,8 +260,12 @@ bool CallingLink::queue_call(Call& call, const detail::FunctionEntry& function,
 // Takes room in the window that all connections to the member share; queue_call() takes it in the
 // connection's own. Calls that were given up leave the window, but their bytes stay in memory until
 // they are read or the link breaks, so unread bytes count as well.
-CallingLink::Room CallingLink::take_room(const CallLimits& limits, size_t bytes) {
-  if (!window_.has_room(limits.depth, bytes)) return Room::kNoneHere;
+CallingLink::Room CallingLink::take_room(const CallLimits& limits, size_t bytes, Claim claim) {
+  if (claim == Claim::kNone && shared_window_->is_claimed(limits.depth, bytes, this))
+    return Room::kNoneAtMember;
+  const bool has_room = claim == Claim::kMine ? window_.has_room_beside_small(limits.depth, bytes)
+                                              : window_.has_room(limits.depth, bytes);
+  if (!has_room) return Room::kNoneHere;
   const size_t unread = link_ ? link_->unread_bytes() : 0;
   if (unread > 0 && unread + bytes > runtime_->options.window_bytes) return Room::kNoneHere;
   return shared_window_->try_open(limits.depth, bytes) ? Room::kTaken : Room::kNoneAtMember;
@@ -264,11 +277,16 @@ bool CallingLink::wait_for_room(const CallLimits& limits, size_t bytes) {
   constexpr auto kOneSleep = std::chrono::milliseconds(10);
   constexpr auto kOneTurnOfReceiving = std::chrono::milliseconds(100);
   detail::BlockingRegion region;
-  SharedWindow::Waiter waiter(*shared_window_);
+  using Lacks = SharedWindow::Lacks;
+  SharedWindow::Waiter waiter(*shared_window_, limits.depth, bytes, this,
+                              std::chrono::steady_clock::now());
+  Lacks lacks = Lacks::kHere;
   while (state_ != State::kClosed) {
     const uint32_t sign = waiter.sign();
-    const Room room = take_room(limits, bytes);
+    const bool claims = waiter.claims(lacks, std::chrono::steady_clock::now());
+    const Room room = take_room(limits, bytes, claims ? Claim::kMine : Claim::kNone);
     if (room == Room::kTaken) return true;
+    lacks = room == Room::kNoneHere ? Lacks::kHere : Lacks::kAtMember;
     const base::Time now = runtime_->clock->now();
     if (now >= limits.deadline) return false;
     if (room == Room::kNoneHere && reception_.may_begin()) {
@@ -277,8 +295,9 @@ bool CallingLink::wait_for_room(const CallLimits& limits, size_t bytes) {
     }
     // Answers over any of the connections make room: this thread waits for whichever comes first.
     let_loop_receive();
-    const detail::Ref<Link> link = link_to_flush();
+    detail::Ref<Link> due = link_to_flush();
     const base::Unlocked unlocked(mutex_);
+    const detail::Ref<Link> link = std::move(due);  // see let_go()
     if (link) flush(link);
     waiter.wait(sign, std::chrono::steady_clock::now() +
                           std::min<base::Duration>(limits.deadline - now, kOneSleep));
@@ -288,7 +307,7 @@ bool CallingLink::wait_for_room(const CallLimits& limits, size_t bytes) {
 
 // A link may have been closed unnoticed; a call sent there would be lost.
 void CallingLink::notice_dead_link() {
-  const detail::Ref<Link> link = link_;
+  detail::Ref<Link> link = link_;
   const transport::Readiness ready =
       link->connection().wait(transport::kReadable, base::Duration(0));
   if (!ready.readable) return;
@@ -299,15 +318,20 @@ void CallingLink::notice_dead_link() {
       receive_once(link);
     } catch (...) {  // no memory
       pass_on_receiving(term);
+      let_go(std::move(link));
       throw;
     }
     pass_on_receiving(term);
   }
   // The thread that receives may find out too late: it may be decoding a reply, or have no CPU.
   // With no call unanswered, nothing that it may still read matters.
-  if (!ready.hung_up || !calls_.empty() || link_.get() != link.get()) return;
+  if (!ready.hung_up || !calls_.empty() || link_.get() != link.get())
+    return let_go(std::move(link));
   const base::Unlocked unlocked(mutex_);
-  on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, "the peer has closed the connection"));
+  const detail::Ref<Link> dead = std::move(link);  // see let_go()
+  on_link_lost(dead, base::error_by(ErrorCode::kOutcomeUnknown, [] {
+                 return Error(ErrorCode::kOutcomeUnknown, "the peer has closed the connection");
+               }));
 }
 
 void CallingLink::connect() {
@@ -318,6 +342,7 @@ void CallingLink::connect() {
   }
   try {
     link_ = detail::make_ref<Link>(runtime_->transport->connect(member_.address), runtime_->pool);
+    link_->decoder().expect_answer_to_hello();
     way_ = link_->connection().way();
   } catch (const Error& error) {
     backoff_.on_failure(now);
@@ -360,9 +385,9 @@ void CallingLink::connect() {
     set_state(State::kIdle);
     connect_by_ = base::Time::max();
     backoff_.on_failure(now);
-    last_failure_ = "no connection can be watched any more";
     link_ = {};
     reception_.on_lost();
+    last_failure_ = "no connection can be watched any more";  // last: it may lack memory
     throw Error(ErrorCode::kUnavailable, last_failure_);
   }
 }
@@ -403,6 +428,11 @@ bool CallingLink::wait_until_connected(std::chrono::milliseconds limit) {
   }
 }
 
+bool CallingLink::connects_since_less_than(base::Duration time) {
+  const Lock lock(mutex_);
+  return state_ == State::kConnecting && runtime_->clock->now() - connect_began_ < time;
+}
+
 void CallingLink::flush(const detail::Ref<Link>& link, size_t too_much) {
   switch (link->flush(too_much)) {
     case Link::State::kFine:
@@ -413,7 +443,7 @@ void CallingLink::flush(const detail::Ref<Link>& link, size_t too_much) {
       return;
     }
     case Link::State::kBroken:
-      on_link_lost(link, Error(ErrorCode::kOutcomeUnknown, link->why_broken()));
+      on_broken(link);
       return;
   }
 }

@@ -35,6 +35,9 @@ class HelloExchange : public testing::Test {
     return hello;
   }
 
+  // The id of the first call on a connection: slot 0 of the table, in its first generation.
+  static constexpr uint64_t kFirstCall = uint64_t{1} << 32;
+
   HandmadePeer other_;
 };
 
@@ -87,6 +90,39 @@ TEST_F(HelloExchange, ACalleeOfALaterVersionIsCalledInThisOne) {
   value.scalar(int64_t{42});
   other_.send(*link, {FrameKind::kReply, 0, 0, 0, link->frame().header.id}, {}, value);
   EXPECT_EQ(result.wait(), 42);
+}
+
+// Its number is that of the worker's first call, which has not been sent yet.
+TEST_F(HelloExchange, AReplyBeforeTheHelloIsNotBelieved) {
+  const Future<int64_t> result = other_.worker().async<doubled>("other", 21);
+  const detail::Ref<Link> link = other_.accept();
+  ASSERT_EQ(other_.next(*link), FrameKind::kHello);
+
+  Encoder value;
+  value.scalar(int64_t{66});
+  other_.send(*link, {FrameKind::kReply, 0, 0, 0, kFirstCall}, {}, value);
+
+  result.wait_for(std::chrono::seconds(60));
+  ASSERT_TRUE(result.error().has_value());
+  EXPECT_EQ(result.error()->code(), ErrorCode::kUnavailable);
+  EXPECT_THAT(result.error()->message(), HasSubstr("no hello"));
+}
+
+TEST_F(HelloExchange, NothingBehindARefusedHelloIsRead) {
+  const Future<int64_t> result = other_.worker().async<doubled>("other", 21);
+  const detail::Ref<Link> link = other_.accept();
+  ASSERT_EQ(other_.next(*link), FrameKind::kHello);
+
+  Encoder body;
+  encode_hello(body, hello_without_common_version());
+  link->queue({FrameKind::kHello, 0, 0, 0, wire::kHelloMagic}, {}, body);
+  link->queue({FrameKind::kCall, wire::kNamed, 0, 0, 1}, std::span<const std::byte>());
+  link->flush();
+
+  result.wait_for(std::chrono::seconds(60));
+  ASSERT_TRUE(result.error().has_value());
+  EXPECT_EQ(result.error()->code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(other_.worker().debug_info().counters.at("connections.bad"), 0u);
 }
 
 TEST_F(HelloExchange, ACalleeWithoutACommonVersionIsUnavailable) {

@@ -48,6 +48,25 @@ TEST(SendWindow, ACallLargerThanTheWindowWaitsForSmallOnes) {
   EXPECT_FALSE(window.has_room(0, 5000));
 }
 
+// Small calls follow each other without end; a large one that has the right to the room goes.
+TEST(SendWindow, SmallCallsAreLeftOutWhereTheyDoNotCount) {
+  SendWindow window(2, 10'000);
+  window.open(0, 100);
+  window.open(0, 200);
+  EXPECT_FALSE(window.has_room(0, 50'000));
+  EXPECT_TRUE(window.has_room_beside_small(0, 50'000));
+
+  window.open(0, 6'000);
+  EXPECT_FALSE(window.has_room_beside_small(0, 50'000));
+  EXPECT_FALSE(window.has_room_beside_small(0, 4'001));
+  EXPECT_TRUE(window.has_room_beside_small(0, 4'000));
+
+  window.close(0, 100);
+  window.close(0, 200);
+  window.open(0, 4'096);
+  EXPECT_FALSE(window.has_room_beside_small(0, 1)) << "two large calls";
+}
+
 TEST(SendWindow, ANestedCallNeverWaitsForTheCallThatItServes) {
   SendWindow window(1, 10);
   for (uint32_t depth = 0; depth < 100; ++depth) {

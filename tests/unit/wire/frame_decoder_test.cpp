@@ -314,6 +314,22 @@ TEST(FrameDecoder, RefusesAStrangerByItsFirstByte) {
   EXPECT_THROW(feed(decoder, {&first, 1}, 1), Error);
 }
 
+TEST(FrameDecoder, OnlyAHelloOrAGoodbyeAnswersAHello) {
+  for (const FrameHeader& header :
+       {FrameHeader{FrameKind::kHello, 0, 0, 0, kHelloMagic}, FrameHeader{FrameKind::kGoodbye}}) {
+    FrameDecoder decoder(pool());
+    decoder.expect_answer_to_hello();
+    EXPECT_EQ(feed(decoder, Stream().frame(header, "who").bytes(), 1).size(), 1u);
+  }
+  for (const FrameKind kind : {FrameKind::kCall, FrameKind::kReply, FrameKind::kCancel,
+                               FrameKind::kPing, FrameKind::kPong, FrameKind::kPiece}) {
+    FrameDecoder decoder(pool());
+    decoder.expect_answer_to_hello();
+    const auto first = static_cast<std::byte>(kind);
+    EXPECT_THROW(feed(decoder, {&first, 1}, 1), Error) << "kind " << static_cast<int>(kind);
+  }
+}
+
 TEST(FrameDecoder, AfterTheHelloAnythingMayCome) {
   const Bytes hello = Stream().frame({FrameKind::kHello, 0, 0, 0, kHelloMagic}, "who").bytes();
   const Bytes ping = Stream().frame({FrameKind::kPing}).bytes();
