@@ -118,20 +118,22 @@ struct RRefAccess {
     const Ref<RRefHandle>& held = handle(rref);
     held->check_created();
     Encoder arguments;
-    arguments.keep(held);
+    use_rref(arguments, held);
     Function::encode(arguments, args...);
     auto call = make_ref<RRefCall<typename Function::Result>>(held);
     start_rref_call(*held, *call, Function::entry(), options, waits, arguments);
     return FutureAccess::make<typename Function::Result>(std::move(call));
   }
 
-  /// Has `Function` fill a new object on `to`; `used` is kept until it has.
+  /// Has `Function` fill a new object on `to`; `used` is kept until it has. An object of this
+  /// worker's own is kept until then too: the function runs although the reference may be dropped.
   template <typename Function, typename T, typename... Args>
   static RRef<T> create(rpc::AgentCore& agent, const Destination& to, const Ref<RRefHandle>& used,
                         Args&... args) {
     Ref<RRefHandle> made = make_remote_rref(agent, to);
     Encoder arguments;
-    if (used) arguments.keep(used);
+    if (used) use_rref(arguments, used);
+    if (made->object()) arguments.keep(Ref<RRefObject>::share(made->object()));
     const RRefSlot<T> slot(made->id());
     Function::encode(arguments, slot, args...);
     auto call = make_ref<RRefCreation>(*made);

@@ -2,19 +2,16 @@
 #include "rref/holdings.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
+
+#include "base/room.h"
 
 namespace weft::rref {
 
 namespace {
-
 using Kind = Step::Kind;
-
-bool registers(const Step& step) {
-  return step.kind == Kind::kRegister || step.kind == Kind::kRegisterEarly;
 }
-
-}  // namespace
 
 Holdings::Session* Holdings::find(Worker owner) {
   auto found = sessions_.find(owner);
@@ -37,8 +34,14 @@ Holdings::Session& Holdings::session(Worker owner, base::Time now) {
 
 base::Time Holdings::renew_at(const Session& session) const { return session.spoke + lease_ / 3; }
 
+// Each entry that is not lost may add a step to the queue when memory lacks: its release.
+void Holdings::make_room(Session& its, size_t more) {
+  base::make_room(its.queue, its.queue.size() + its.entries.size() + more);
+}
+
 RRefId Holdings::create(Worker owner, base::Time now) {
   Session& its = session(owner, now);
+  make_room(its, 1);
   // The first creation begins the session. A later one may be long on its way, behind large calls,
   // and does not take the place of a renewal.
   if (its.entries.empty()) its.spoke = std::max(its.spoke, now);
@@ -55,6 +58,8 @@ void Holdings::on_created(const RRefId& id, CreationOutcome outcome, Changes& ch
   if (!its) return;
   auto found = its->entries.find(id);
   if (found == its->entries.end()) return;
+  base::make_room(changes.held, changes.held.size() + 1);
+  base::make_room(changes.lost, changes.lost.size() + 1);
   Entry& entry = found->second;
   entry.creation_open = false;
   if (entry.state == State::kCreating) {
@@ -73,6 +78,7 @@ void Holdings::on_created(const RRefId& id, CreationOutcome outcome, Changes& ch
 
 Holdings::State Holdings::arrive(const RRefId& id, bool may_precede_creation, base::Time now) {
   Session& its = session(id.owner, now);
+  make_room(its, 2);
   Entry& entry = its.entries[id];
   ++entry.holds;
   // Other workers may have kept an object that this worker lost, and now send a reference to it.
@@ -105,6 +111,7 @@ void Holdings::forget_if_idle(Session& its, std::map<RRefId, Entry>::iterator fo
 
 void Holdings::accept(Worker sender, const RRefId& id, base::Time now) {
   Session& its = session(sender, now);
+  make_room(its, 1);
   its.queue.push_back({Kind::kAccept, id});
 }
 
@@ -136,18 +143,43 @@ std::optional<SessionMessage> Holdings::next_message(Worker owner, base::Time no
   if (!its) return std::nullopt;
   if (its->unanswered) return now >= its->repeat_at ? repeat(owner, now) : std::nullopt;
   if (its->queue.empty() && !renewal_due(*its, now)) return std::nullopt;
-  its->unanswered = SessionMessage{its->epoch, ++its->sequence, std::exchange(its->queue, {})};
+  const auto first = its->queue.begin();
+  const auto last = first + static_cast<ptrdiff_t>(std::min(its->queue.size(), kMostSteps));
+  SessionMessage message{its->epoch, its->sequence + 1, {first, last}};
+  its->unanswered = message;
+  // From here on no memory is needed.
+  its->queue.erase(first, last);  // keeps its room
+  give_back_room(*its);
+  ++its->sequence;
   its->asked = its->spoke = now;
-  its->repeat_at = base::Time::max();
-  its->urgent = false;
-  return its->unanswered;
+  its->repeat_at = repeat_at_last(now);
+  its->urgent = std::any_of(its->queue.begin(), its->queue.end(), registers);
+  return message;
+}
+
+// The sender of a message says by repeat_later() when to send it once more. Should the sender have
+// no memory for that, the message is sent once more at this time.
+base::Time Holdings::repeat_at_last(base::Time now) const { return base::later(now, lease_ / 2); }
+
+// After many releases at once.
+void Holdings::give_back_room(Session& its) {
+  const size_t needed = its.queue.size() + its.entries.size();
+  if (its.queue.capacity() < kMostSteps || its.queue.capacity() / 4 < needed) return;
+  try {
+    std::vector<Step> smaller;
+    smaller.reserve(needed);
+    smaller.insert(smaller.end(), its.queue.begin(), its.queue.end());
+    its.queue.swap(smaller);
+  } catch (const std::bad_alloc&) {
+    // Another time.
+  }
 }
 
 std::optional<SessionMessage> Holdings::repeat(Worker owner, base::Time now) {
   Session* its = find(owner);
   if (!its) return std::nullopt;
   if (!its->unanswered) return next_message(owner, now);
-  its->repeat_at = base::Time::max();
+  its->repeat_at = repeat_at_last(now);
   return its->unanswered;
 }
 
@@ -166,6 +198,8 @@ void Holdings::on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const S
     begin_epoch(*its, changes);
     return;
   }
+  base::make_room(changes.held, changes.held.size() + its->unanswered->steps.size());
+  base::make_room(changes.refused, changes.refused.size() + its->unanswered->steps.size());
   const SessionMessage message = *std::exchange(its->unanswered, std::nullopt);
   its->sure_until = base::later(its->asked, lease_);
   size_t answer = 0;
@@ -186,11 +220,14 @@ void Holdings::on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const S
 // The owner has dropped this worker: the objects it held are lost, registrations without an answer
 // are asked for anew.
 void Holdings::begin_epoch(Session& its, Changes& changes) {
+  base::make_room(changes.lost, changes.lost.size() + its.entries.size());
+  std::vector<Step> again;
+  again.reserve(2 * its.entries.size() + its.queue.size() +
+                (its.unanswered ? its.unanswered->steps.size() : 0));
   const std::optional<SessionMessage> unanswered = std::exchange(its.unanswered, std::nullopt);
   ++its.epoch;
   its.sequence = 0;
   its.sure_until = base::Time{};
-  std::vector<Step> again;
   for (auto entry = its.entries.begin(); entry != its.entries.end();) {
     auto current = entry++;
     Entry& held = current->second;
@@ -219,6 +256,7 @@ void Holdings::begin_epoch(Session& its, Changes& changes) {
 void Holdings::on_owner_lost(Worker owner, Changes& changes) {
   Session* its = find(owner);
   if (!its) return;
+  base::make_room(changes.lost, changes.lost.size() + its->entries.size());
   its->unanswered.reset();
   its->queue.clear();
   its->urgent = false;

@@ -17,8 +17,12 @@
 
 namespace weft::rref {
 
+/// Where memory lacks, methods throw std::bad_alloc and nothing has changed.
 class Holdings {
  public:
+  /// Of one message; what is left goes with the next.
+  static constexpr size_t kMostSteps = 65'536;
+
   Holdings(Worker self, base::Duration lease) : self_(self), lease_(lease) {}
 
   /// The outcome of a creation that was sent.
@@ -37,6 +41,8 @@ class Holdings {
     std::vector<RRefId> held;
     std::vector<RRefId> refused;  // the object was gone before the registration came
     std::vector<RRefId> lost;
+
+    bool empty() const { return held.empty() && refused.empty() && lost.empty(); }
   };
 
   /// A reference to an object whose creation is to be sent to its owner; counts as one hold.
@@ -45,6 +51,7 @@ class Holdings {
 
   /// A reference came with a message; counts as one hold. kHeld: it may be used at once.
   State arrive(const RRefId& id, bool may_precede_creation, base::Time now);
+  /// Needs no memory.
   void drop(const RRefId& id);
 
   /// Tells `sender`, whose reply brought a reference, that it need not hold the object any more.
@@ -59,7 +66,7 @@ class Holdings {
   // The conversation with an owner: one message at a time.
 
   /// The next message, if there is something to say and none is unanswered; or the unanswered one,
-  /// if it is to be repeated now.
+  /// if it is to be repeated now: when repeat_later() said, or half a lease after it was sent.
   std::optional<SessionMessage> next_message(Worker owner, base::Time now);
   /// The unanswered one once more.
   std::optional<SessionMessage> repeat(Worker owner, base::Time now);
@@ -102,7 +109,7 @@ class Holdings {
     base::Time repeat_at = base::Time::max();  // when that message is to be sent once more
     base::Time spoke{};       // when a message, or the first creation, was sent last
     base::Time sure_until{};  // when the lease runs out that the last answer proves
-    std::vector<Step> queue;
+    std::vector<Step> queue;  // with room for a release of each entry
     bool urgent = false;      // there is a registration in it
     bool owner_lost = false;  // and nothing was begun with it since
     std::map<RRefId, Entry> entries;
@@ -111,6 +118,9 @@ class Holdings {
   Session& session(Worker owner, base::Time now);
   Session* find(Worker owner);
   const Session* find(Worker owner) const { return const_cast<Holdings*>(this)->find(owner); }
+  static void make_room(Session& session, size_t more);
+  static void give_back_room(Session& session);
+  base::Time repeat_at_last(base::Time now) const;
   bool renewal_due(const Session& session, base::Time now) const;
   base::Time renew_at(const Session& session) const;
   void forget_if_idle(Session& session, std::map<RRefId, Entry>::iterator entry);

@@ -63,8 +63,18 @@ Ref<RRefHandle> Keeper::make_remote(int owner_rank) {
     const Ref<RRefObject> object = objects_->make(/*may_be_awaited=*/true);
     return detail::make_ref<RRefHandle>(weak_from_this(), owner, object->id(), object);
   }
-  return detail::make_ref<RRefHandle>(weak_from_this(), owner, sessions_->create(owner_rank),
-                                      Ref<RRefObject>());
+  return handle_for_hold(owner, sessions_->create(owner_rank));
+}
+
+// The handle answers for a hold on an object of another worker; without memory for it, the hold
+// ends.
+Ref<RRefHandle> Keeper::handle_for_hold(const WorkerInfo& owner, const RRefId& id) {
+  try {
+    return detail::make_ref<RRefHandle>(weak_from_this(), owner, id, Ref<RRefObject>());
+  } catch (...) {
+    sessions_->drop(id, std::nullopt);
+    throw;
+  }
 }
 
 void Keeper::on_creation_failed(const RRefId& id) {
@@ -87,6 +97,11 @@ void Keeper::on_handle_gone(const RRefId& id, const std::optional<Future<void>>&
 
 void Keeper::on_object_gone(const RRefId& id, const RRefObject* object) {
   if (!runtime_->is_forked_copy()) objects_->on_object_gone(id, object);
+}
+
+void Keeper::use(Encoder& arguments, const Ref<RRefHandle>& handle) {
+  if (handle->object()) objects_->share(*handle->object());
+  arguments.keep(handle);
 }
 
 void Keeper::encode(Encoder& out, const Ref<RRefHandle>& handle) {
@@ -147,8 +162,7 @@ Ref<RRefHandle> Keeper::decode_other(const RRefId& id, bool may_precede_creation
   const bool in_reply = arrival.kind() == detail::Arrival::Kind::kReply;
   const Worker sender = worker_of(*runtime_, arrival.from().id);
   OwnerSessions::Arrival arrived = sessions_->arrive(id, may_precede_creation);
-  // From here on the handle answers for the hold.
-  const auto handle = detail::make_ref<RRefHandle>(weak_from_this(), owner, id, Ref<RRefObject>());
+  const Ref<RRefHandle> handle = handle_for_hold(owner, id);
   if (arrived.confirmed) {
     // The sender of the reply holds the object until this worker's registration is answered.
     if (in_reply) {

@@ -36,6 +36,8 @@ class Keeper final : public rpc::AgentExtension, public std::enable_shared_from_
   // Handles: what all copies of a reference share.
   Ref<RRefHandle> make_local(const detail::RRefType& type);
   Ref<RRefHandle> make_remote(int owner_rank);
+  /// Keeps the handle with the call; an object of this worker's own is entered into the table.
+  void use(Encoder& arguments, const Ref<RRefHandle>& handle);
   void encode(Encoder& out, const Ref<RRefHandle>& handle);
   Ref<RRefHandle> decode(Decoder& in, detail::Arrival& arrival, const detail::RRefType& type);
   void on_creation_failed(const RRefId& id);
@@ -56,6 +58,7 @@ class Keeper final : public rpc::AgentExtension, public std::enable_shared_from_
  private:
   explicit Keeper(rpc::AgentCore& agent);
 
+  Ref<RRefHandle> handle_for_hold(const WorkerInfo& owner, const RRefId& id);
   Ref<RRefHandle> decode_own(const RRefId& id, bool may_precede_creation, detail::Arrival& arrival,
                              const detail::RRefType& type);
   Ref<RRefHandle> decode_other(const RRefId& id, bool may_precede_creation,

@@ -3,14 +3,25 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 
 #include <fmt/format.h>
 
+#include "base/room.h"
 #include "rref/id_text.h"
 #include "rref/worker_names.h"
 #include "weft/detail/rref_handle.h"
 
 namespace weft::rref {
+
+namespace {
+
+// A worker whose alarm comes later than this was held up: it was frozen, or the machine slept.
+constexpr auto kMostLate = std::chrono::milliseconds(10);
+// So long such a worker reads what came meanwhile, before it believes that a holder was silent.
+constexpr auto kReadsFor = std::chrono::milliseconds(100);
+
+}  // namespace
 
 OwnedObjects::OwnedObjects(std::shared_ptr<rpc::Runtime> runtime, std::weak_ptr<Keeper> keeper)
     : runtime_(std::move(runtime)),
@@ -22,17 +33,20 @@ OwnedObjects::OwnedObjects(std::shared_ptr<rpc::Runtime> runtime, std::weak_ptr<
 
 Ref<RRefObject> OwnedObjects::make(bool may_be_awaited) {
   const Worker self = self_of(*runtime_);
+  Ref<RRefObject> object;  // first: if memory lacks, it is destroyed without the lock
   const base::MutexLock lock(mutex_);
   const RRefId id{self, self, 0, next_number_++};
   if (!may_be_awaited) return detail::make_ref<RRefObject>(keeper_, id);
+  object = object_for(id);
   to_be_made_.insert(id);
-  return object_for(id);
+  return object;
 }
 
 void OwnedObjects::on_creation_failed(const RRefId& id) {
   Aftermath aftermath;
   {
     const base::MutexLock lock(mutex_);
+    base::make_room(aftermath.never_created, 1);
     if (to_be_made_.erase(id) == 0) return;
     if (Ref<RRefObject> object = find_existing(id))
       aftermath.never_created.push_back(std::move(object));
@@ -42,16 +56,33 @@ void OwnedObjects::on_creation_failed(const RRefId& id) {
 
 void OwnedObjects::share(RRefObject& object) {
   const base::MutexLock lock(mutex_);
-  if (objects_.emplace(object.id(), &object).second) ledger_.begin_local(object.id());
+  if (!objects_.contains(object.id())) enter(object.id(), &object);
 }
 
-// The object with this id, made if there is none yet.
+void OwnedObjects::enter(const RRefId& id, RRefObject* object) {
+  auto at = objects_.emplace(id, object).first;
+  try {
+    ledger_.begin_local(id);
+  } catch (...) {
+    objects_.erase(at);
+    throw;
+  }
+}
+
+// The object with this id, made if there is none yet. The caller sees to it that the last reference
+// to the object does not end with the lock held.
 Ref<RRefObject> OwnedObjects::object_for(const RRefId& id) {
   if (Ref<RRefObject> object = find_existing(id)) return object;
-  auto object = detail::make_ref<RRefObject>(keeper_, id);
-  objects_[id] = object.get();
-  ledger_.begin_local(id);
-  return object;
+  try {
+    enter(id, nullptr);
+    auto object = detail::make_ref<RRefObject>(keeper_, id);
+    objects_.find(id)->second = object.get();
+    return object;
+  } catch (...) {
+    objects_.erase(id);
+    ledger_.end_local(id);
+    throw;
+  }
 }
 
 Ref<RRefObject> OwnedObjects::find(const RRefId& id) {
@@ -74,10 +105,10 @@ Ref<RRefObject> OwnedObjects::find_or_await(const RRefId& id) {
     const base::MutexLock lock(mutex_);
     if ((object = find_existing(id))) return object;
     check_not_stopped();
+    set_alarm_for_lease(now);
     if (!ledger_.await_local(id, now)) lose(id);
     object = object_for(id);
   }
-  set_alarm_by(now + lease_);
   return object;
 }
 
@@ -107,31 +138,36 @@ Ref<RRefObject> OwnedObjects::begin_creation(const RRefId& id, const WorkerInfo&
     Decoder::fail(fmt::format("{} asks {} to make the object {} of another worker", from.name,
                               runtime_->name(), text(id)));
   }
-  Aftermath aftermath;
   Ref<RRefObject> object;
-  {
-    const base::MutexLock lock(mutex_);
-    check_not_stopped();
-    const bool ours = id.creator == self;
-    OwnerLedger::Changes changes;
-    if (ours ? to_be_made_.erase(id) > 0 : ledger_.create(id, runtime_->clock->now(), changes)) {
-      object = object_for(id);
-      if (!ours) held_[id] = object;
-    }
-    absorb(changes, aftermath);
-  }
-  finish(aftermath);
-  set_alarm_by(runtime_->clock->now() + lease_);
-  if (!object) {
-    throw Error(ErrorCode::kRRefLost,
-                fmt::format("the creation of {} arrived after {} had given it up, or after {} had "
-                            "given up waiting for it",
-                            text(id), from.name, runtime_->name()));
-  }
   try {
+    Aftermath aftermath;
+    {
+      const base::MutexLock lock(mutex_);
+      check_not_stopped();
+      const base::Time now = runtime_->clock->now();
+      set_alarm_for_lease(now);
+      try {
+        const bool ours = id.creator == self;
+        if (ours ? to_be_made_.erase(id) > 0 : ledger_.create(id, now, missed_changes_)) {
+          object = object_for(id);
+          if (!ours) held_[id] = object;
+        }
+      } catch (const std::bad_alloc&) {
+        look_again_soon();
+        throw;
+      }
+      absorb(aftermath);
+    }
+    finish(aftermath);
+    if (!object) {
+      throw Error(ErrorCode::kRRefLost,
+                  fmt::format("the creation of {} arrived after {} had given it up, or after {} "
+                              "had given up waiting for it",
+                              text(id), from.name, runtime_->name()));
+    }
     object->expect_type(type);
   } catch (...) {
-    object->fail(std::current_exception());
+    if (object) object->fail(std::current_exception());
     throw;
   }
   return object;
@@ -168,36 +204,66 @@ SessionReply OwnedObjects::on_message(const WorkerInfo& from, const SessionMessa
     const base::MutexLock lock(mutex_);
     check_not_stopped();
     if (!message.steps.empty()) ++messages_;
-    // Whatever is about to be registered stays until that is done.
-    for (const Step& step : message.steps) aftermath.dropped.push_back(find_existing(step.id));
-    OwnerLedger::Changes changes;
-    reply = ledger_.apply(worker_of(*runtime_, from.id), message, runtime_->clock->now(), changes);
-    absorb(changes, aftermath);
+    const base::Time now = runtime_->clock->now();
+    set_alarm_for_lease(now);
+    try {
+      // Objects that are about to be registered are held now: without memory for the rest, they
+      // stay until the message comes once more. absorb() drops those that nobody holds then.
+      base::make_room(aftermath.dropped, message.steps.size());
+      for (const Step& step : message.steps) {
+        aftermath.dropped.push_back(find_existing(step.id));
+        if (!aftermath.dropped.back() || !registers(step) || held_.contains(step.id)) continue;
+        missed_changes_.unheld.push_back(step.id);
+        held_.emplace(step.id, Ref<RRefObject>::share(objects_.at(step.id)));
+      }
+      reply = ledger_.apply(worker_of(*runtime_, from.id), message, now, missed_changes_);
+    } catch (const std::bad_alloc&) {
+      look_again_soon();
+      throw;
+    }
+    absorb(aftermath);
   }
   finish(aftermath);
-  set_alarm();
   return reply;
 }
 
 void OwnedObjects::keep_for_receiver(const WorkerInfo& receiver,
                                      const std::vector<Ref<detail::RefCounted>>& handles) {
-  {
-    const base::MutexLock lock(mutex_);
-    if (stopped_) return;
-    const base::Time until = runtime_->clock->now() + lease_;
-    for (const auto& each : handles) {
-      if (auto* handle = dynamic_cast<detail::RRefHandle*>(each.get())) {
-        reply_holds_.add(worker_of(*runtime_, receiver.id), handle->id(), each, until);
-      }
+  const base::MutexLock lock(mutex_);
+  if (stopped_) return;
+  const base::Time now = runtime_->clock->now();
+  set_alarm_for_lease(now);
+  const base::Time until = base::later(now, lease_);
+  for (const auto& each : handles) {
+    if (auto* handle = dynamic_cast<detail::RRefHandle*>(each.get())) {
+      reply_holds_.add(worker_of(*runtime_, receiver.id), handle->id(), each, until);
     }
   }
-  set_alarm();
 }
 
-void OwnedObjects::absorb(OwnerLedger::Changes& changes, Aftermath& aftermath) {
-  for (const RRefId& id : changes.registered) {
-    if (ledger_.is_held(id)) held_.emplace(id, object_for(id));
+// Acts on the ledger's changes. Those for which memory lacks are acted on before long.
+void OwnedObjects::absorb(Aftermath& aftermath) noexcept {
+  try {
+    absorb_changes(aftermath);
+  } catch (const std::bad_alloc&) {
+    look_again_soon();
   }
+}
+
+void OwnedObjects::absorb_changes(Aftermath& aftermath) {
+  OwnerLedger::Changes& changes = missed_changes_;
+  base::make_room(aftermath.dropped, aftermath.dropped.size() + changes.registered.size() +
+                                         changes.unheld.size() + changes.accepted.size());
+  base::make_room(aftermath.never_created,
+                  aftermath.never_created.size() + changes.never_created.size());
+  for (; !changes.registered.empty(); changes.registered.pop_back()) {
+    const RRefId& id = changes.registered.back();
+    if (!ledger_.is_held(id) || held_.contains(id)) continue;
+    Ref<RRefObject> object = object_for(id);
+    aftermath.dropped.push_back(object);  // it may not end here, with the lock held
+    held_.emplace(id, std::move(object));
+  }
+  // The rest needs no memory.
   for (const RRefId& id : changes.never_created) {
     auto found = objects_.find(id);
     if (found != objects_.end() && found->second->try_add_ref())
@@ -212,14 +278,21 @@ void OwnedObjects::absorb(OwnerLedger::Changes& changes, Aftermath& aftermath) {
   for (const auto& [receiver, id] : changes.accepted) {
     reply_holds_.end_one(receiver, id, aftermath.dropped);
   }
+  changes = {};
 }
 
 void OwnedObjects::finish(Aftermath& aftermath) {
-  for (auto& object : aftermath.never_created) {
-    if (!object->is_settled()) {
-      object->fail(std::make_exception_ptr(Error(
-          ErrorCode::kRRefLost, "the worker that was to create this object gave up or is gone")));
+  std::exception_ptr why;
+  if (!aftermath.never_created.empty()) {
+    try {
+      why = std::make_exception_ptr(Error(
+          ErrorCode::kRRefLost, "the worker that was to create this object gave up or is gone"));
+    } catch (const std::bad_alloc&) {
+      why = std::current_exception();  // rather than no outcome
     }
+  }
+  for (auto& object : aftermath.never_created) {
+    if (!object->is_settled()) object->fail(why);
   }
   aftermath.dropped.clear();
 }
@@ -232,29 +305,60 @@ void OwnedObjects::on_time() {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
     const base::Time now = runtime_->clock->now();
-    OwnerLedger::Changes changes;
-    ledger_.expire(now, changes);
-    absorb(changes, aftermath);
-    reply_holds_.expire(now, aftermath.dropped);
+    if (!was_held_up(now)) expire(now, aftermath);
+    // Now: it may take long to destroy a value.
+    try {
+      set_alarm(now);
+    } catch (const std::bad_alloc&) {
+      // It is set when the next lease begins.
+    }
   }
   finish(aftermath);
-  set_alarm();
 }
 
-void OwnedObjects::set_alarm() {
-  const base::MutexLock lock(mutex_);
-  if (stopped_) return;
-  const base::Time due = std::min(ledger_.next(), reply_holds_.next());
-  if (due == base::Time::max() && !alarm_) return;
-  alarm().set(std::max(due, runtime_->clock->now() + std::chrono::milliseconds(1)));
+base::Time OwnedObjects::next() const { return std::min(ledger_.next(), reply_holds_.next()); }
+
+// The renewals of a holder may lie unread when this worker goes on after it was held up: what came
+// meanwhile is read first.
+bool OwnedObjects::was_held_up(base::Time now) {
+  if (read_until_ && now < *read_until_) return true;
+  const base::Time due = std::min(next(), rings_at_);
+  if (now < due || now - due <= kMostLate) return false;
+  if (read_until_ && now - *read_until_ <= kReadsFor) return false;  // that is done
+  read_until_ = now + kReadsFor;
+  return true;
 }
 
-void OwnedObjects::set_alarm_by(base::Time due) {
-  {
-    const base::MutexLock lock(mutex_);
-    if (stopped_ || (alarm_ && alarm_->due() <= due)) return;
+void OwnedObjects::expire(base::Time now, Aftermath& aftermath) {
+  try {
+    ledger_.expire(now, missed_changes_);
+    reply_holds_.expire(now, aftermath.dropped);
+  } catch (const std::bad_alloc&) {
+    // The alarm is set once more, because of what is left.
   }
-  set_alarm();
+  absorb(aftermath);
+}
+
+void OwnedObjects::set_alarm(base::Time now) {
+  base::Time due = next();
+  if (read_until_) due = std::max(due, *read_until_);
+  if (!missed_changes_.empty()) due = std::min(due, now + base::kMomentWithoutMemory);
+  rings_at_ = std::max(due, now + std::chrono::milliseconds(1));
+  alarm().set(rings_at_);
+}
+
+void OwnedObjects::set_alarm_for_lease(base::Time now) {
+  const base::Time due = base::later(now, lease_);
+  alarm().set_by(due);
+  rings_at_ = std::min(rings_at_, due);
+}
+
+void OwnedObjects::look_again_soon() noexcept {
+  try {
+    alarm().set_by(runtime_->clock->now() + base::kMomentWithoutMemory);
+  } catch (const std::bad_alloc&) {
+    // When the next lease ends, then.
+  }
 }
 
 rpc::Alarm& OwnedObjects::alarm() {
@@ -270,21 +374,25 @@ rpc::Alarm& OwnedObjects::alarm() {
 
 void OwnedObjects::stop() {
   Aftermath aftermath;
+  Holds held;  // dropped without the lock
   {
     const base::MutexLock lock(mutex_);
-    if (std::exchange(stopped_, true)) return;
-    if (alarm_) alarm_->remove();
-    for (auto& [id, object] : held_) aftermath.dropped.push_back(std::move(object));
-    held_.clear();
+    if (stopped_) return;
+    // First what needs memory.
+    base::make_room(aftermath.never_created, to_be_made_.size());
     reply_holds_.end_all(aftermath.dropped);
+    stopped_ = true;
+    if (alarm_) alarm_->remove();
+    held.swap(held_);
     // Calls that wait for objects keep them, and this worker, alive.
-    OwnerLedger::Changes changes;
-    ledger_.give_up_all_awaited(changes);
-    absorb(changes, aftermath);
-    for (const RRefId& id : std::exchange(to_be_made_, {})) {
+    ledger_.give_up_all_awaited(missed_changes_);
+    absorb(aftermath);
+    base::make_room(aftermath.never_created, aftermath.never_created.size() + to_be_made_.size());
+    for (const RRefId& id : to_be_made_) {
       if (Ref<RRefObject> object = find_existing(id))
         aftermath.never_created.push_back(std::move(object));
     }
+    to_be_made_.clear();
   }
   finish(aftermath);
 }

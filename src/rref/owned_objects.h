@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -72,16 +73,24 @@ class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
   };
 
   Ref<RRefObject> object_for(const RRefId& id) WEFT_REQUIRES(mutex_);
+  void enter(const RRefId& id, RRefObject* object) WEFT_REQUIRES(mutex_);
   Ref<RRefObject> find_existing(const RRefId& id) WEFT_REQUIRES(mutex_);
   [[noreturn]] void lose(const RRefId& id) const;
   void check_not_stopped() const WEFT_REQUIRES(mutex_);
   void check(const SessionMessage& message, const WorkerInfo& from) const;
-  void absorb(OwnerLedger::Changes& changes, Aftermath& aftermath) WEFT_REQUIRES(mutex_);
+  void absorb(Aftermath& aftermath) noexcept WEFT_REQUIRES(mutex_);
+  void absorb_changes(Aftermath& aftermath) WEFT_REQUIRES(mutex_);
   static void finish(Aftermath& aftermath);
   void on_time();
-  void set_alarm();
-  /// Sets the alarm unless it rings by `due` anyway; on_time() finds out what is due.
-  void set_alarm_by(base::Time due);
+  base::Time next() const WEFT_REQUIRES(mutex_);
+  bool was_held_up(base::Time now) WEFT_REQUIRES(mutex_);
+  void expire(base::Time now, Aftermath& aftermath) WEFT_REQUIRES(mutex_);
+  void set_alarm(base::Time now) WEFT_REQUIRES(mutex_);
+  /// To be called before a lease begins: the alarm rings when it ends, or earlier. on_time() finds
+  /// out what is due.
+  void set_alarm_for_lease(base::Time now) WEFT_REQUIRES(mutex_);
+  /// After memory lacked: what is left to do is done before long.
+  void look_again_soon() noexcept WEFT_REQUIRES(mutex_);
   rpc::Alarm& alarm() WEFT_REQUIRES(mutex_);
 
   const std::shared_ptr<rpc::Runtime> runtime_;
@@ -91,6 +100,8 @@ class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
   mutable base::Mutex mutex_;
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
   OwnerLedger ledger_ WEFT_GUARDED_BY(mutex_);
+  // Of the ledger's, those that are not acted on yet: for lack of memory some may wait here.
+  OwnerLedger::Changes missed_changes_ WEFT_GUARDED_BY(mutex_);
   ReplyHolds reply_holds_ WEFT_GUARDED_BY(mutex_);
   uint64_t next_number_ WEFT_GUARDED_BY(mutex_) = 1;
   uint64_t messages_ WEFT_GUARDED_BY(mutex_) = 0;
@@ -101,6 +112,9 @@ class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
   std::unordered_set<RRefId, detail::RRefIdHash> to_be_made_ WEFT_GUARDED_BY(mutex_);
   Holds held_ WEFT_GUARDED_BY(mutex_);  // by others
   std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
+  base::Time rings_at_ WEFT_GUARDED_BY(mutex_) = base::Time::max();  // at the latest
+  // Since this worker was held up: until when it reads what came meanwhile.
+  std::optional<base::Time> read_until_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rref

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/room.h"
+
 namespace weft::rref {
 
 void OwnerLedger::end_local(const RRefId& id) {
@@ -13,6 +15,12 @@ void OwnerLedger::end_local(const RRefId& id) {
   if (found->second.holders.empty()) erase(id);
 }
 
+// After an addition failed: an object that nobody has is not kept.
+void OwnerLedger::take_back(const RRefId& id) {
+  auto found = objects_.find(id);
+  if (found != objects_.end() && !found->second.local && found->second.holders.empty()) erase(id);
+}
+
 void OwnerLedger::erase(const RRefId& id) {
   objects_.erase(id);
   awaited_.erase(id);
@@ -20,17 +28,22 @@ void OwnerLedger::erase(const RRefId& id) {
 
 OwnerLedger::Session* OwnerLedger::open(Worker holder, uint64_t epoch, base::Time now,
                                         Changes& changes) {
-  auto [found, fresh] = sessions_.try_emplace(holder);
-  Session& session = found->second;
-  if (fresh || epoch > session.epoch) {
-    if (!fresh) end(holder, session, changes);
-    session = Session{};
-    session.epoch = epoch;
-    give_up_awaited(holder, epoch, changes);
-    session.lease_until = base::later(now, lease_);
-    return &session;
+  auto found = sessions_.find(holder);
+  if (found == sessions_.end()) {
+    make_room_for_awaited(changes);
+    found = sessions_.try_emplace(holder).first;
+  } else if (epoch > found->second.epoch) {
+    make_room_for_end(found->second, changes);
+    end(holder, found->second, changes);
+  } else {
+    const bool goes_on = epoch == found->second.epoch && !found->second.over;
+    return goes_on ? &found->second : nullptr;
   }
-  if (session.over || epoch < session.epoch) return nullptr;
+  Session& session = found->second;
+  session = Session{};
+  session.epoch = epoch;
+  give_up_awaited(holder, epoch, changes);
+  session.lease_until = base::later(now, lease_);
   return &session;
 }
 
@@ -38,13 +51,22 @@ bool OwnerLedger::create(const RRefId& id, base::Time now, Changes& changes) {
   Session* session = open(id.creator, id.epoch, now, changes);
   if (!session) return false;
   if (!faults_.no_tombstones && session->created.contains(id.serial)) return false;
-  session->created.insert(id.serial);
   session->lease_until = std::max(session->lease_until, base::later(now, lease_));
   Object& object = objects_[id];
-  if (object.failed) return false;  // the workers that waited were told that it will not come
+  if (object.failed) {  // the workers that waited were told that it will not come
+    session->created.insert(id.serial);
+    return false;
+  }
+  try {
+    add_holder(id.creator, *session, id, object);
+    session->created.insert(id.serial);  // last: the creator can then still give the object up
+  } catch (...) {
+    session->held.erase(id);
+    object.holders.erase(id.creator);
+    take_back(id);
+    throw;
+  }
   awaited_.erase(id);
-  object.holders.insert(id.creator);
-  session->held.insert(id);
   return true;
 }
 
@@ -57,17 +79,20 @@ SessionReply OwnerLedger::apply(Worker holder, const SessionMessage& message, ba
     if (message.sequence == session->applied) return session->last_reply;
     if (message.sequence < session->applied) return {};  // its sender has the answer already
     if (message.sequence != session->applied + 1) {
+      make_room_for_end(*session, changes);
       end(holder, *session, changes);
       return over;
     }
   }
-  session->applied = message.sequence;
   session->lease_until = base::later(now, lease_);
-  SessionReply reply;
-  for (const Step& step : message.steps) {
+  SessionReply& reply = session->reply_so_far;
+  for (; session->steps_done < message.steps.size(); ++session->steps_done) {
+    const Step& step = message.steps[session->steps_done];
     switch (step.kind) {
       case Step::Kind::kRegister:
       case Step::Kind::kRegisterEarly:
+        base::make_room(reply.granted, reply.granted.size() + 1);
+        base::make_room(changes.registered, changes.registered.size() + 1);
         reply.granted.push_back(register_holder(holder, *session, step, now) ? 1 : 0);
         if (reply.granted.back()) changes.registered.push_back(step.id);
         break;
@@ -79,16 +104,34 @@ SessionReply OwnerLedger::apply(Worker holder, const SessionMessage& message, ba
         break;
     }
   }
-  session->last_reply = reply;
-  return reply;
+  SessionReply answer = reply;
+  session->last_reply = std::exchange(reply, {});
+  session->steps_done = 0;
+  session->applied = message.sequence;
+  return answer;
+}
+
+// Entirely or not at all.
+void OwnerLedger::add_holder(Worker holder, Session& session, const RRefId& id, Object& object) {
+  const bool fresh = session.held.insert(id).second;
+  try {
+    object.holders.insert(holder);
+  } catch (...) {
+    if (fresh) session.held.erase(id);
+    throw;
+  }
 }
 
 bool OwnerLedger::register_holder(Worker holder, Session& session, const Step& step,
                                   base::Time now) {
   Object* object = find_or_await(step.id, step.kind == Step::Kind::kRegisterEarly, now);
   if (!object) return false;
-  object->holders.insert(holder);
-  session.held.insert(step.id);
+  try {
+    add_holder(holder, session, step.id, *object);
+  } catch (...) {
+    take_back(step.id);
+    throw;
+  }
   return true;
 }
 
@@ -103,8 +146,14 @@ OwnerLedger::Object* OwnerLedger::find_or_await(const RRefId& id, bool may_prece
   auto found = objects_.find(id);
   if (found != objects_.end()) return &found->second;
   if (!may_precede_creation || creator(id) == Creator::kGivenUp) return nullptr;
-  awaited_[id] = base::later(now, lease_);
-  return &objects_[id];
+  Object& object = objects_[id];
+  try {
+    awaited_[id] = base::later(now, lease_);
+  } catch (...) {
+    objects_.erase(id);
+    throw;
+  }
+  return &object;
 }
 
 OwnerLedger::Creator OwnerLedger::creator(const RRefId& id) const {
@@ -117,6 +166,8 @@ OwnerLedger::Creator OwnerLedger::creator(const RRefId& id) const {
 }
 
 void OwnerLedger::release(Worker holder, Session& session, const RRefId& id, Changes& changes) {
+  base::make_room(changes.never_created, changes.never_created.size() + 1);
+  base::make_room(changes.unheld, changes.unheld.size() + 1);
   if (id.creator == holder && id.epoch == session.epoch && !session.created.contains(id.serial)) {
     session.created.insert(id.serial);
     if (awaited_.erase(id) > 0) changes.never_created.push_back(id);
@@ -124,12 +175,22 @@ void OwnerLedger::release(Worker holder, Session& session, const RRefId& id, Cha
   if (session.held.erase(id) > 0) drop_holder(holder, id, changes);
 }
 
+// The caller has made room for the change, as for those of end().
 void OwnerLedger::drop_holder(Worker holder, const RRefId& id, Changes& changes) {
   auto found = objects_.find(id);
   if (found == objects_.end() || found->second.holders.erase(holder) == 0) return;
   if (!found->second.holders.empty()) return;
   changes.unheld.push_back(id);
   if (!found->second.local) erase(id);
+}
+
+void OwnerLedger::make_room_for_end(const Session& session, Changes& changes) const {
+  base::make_room(changes.unheld, changes.unheld.size() + session.held.size());
+  make_room_for_awaited(changes);
+}
+
+void OwnerLedger::make_room_for_awaited(Changes& changes) const {
+  base::make_room(changes.never_created, changes.never_created.size() + awaited_.size());
 }
 
 void OwnerLedger::end(Worker holder, Session& session, Changes& changes) {
@@ -149,15 +210,19 @@ void OwnerLedger::give_up_awaited(Worker creator, uint64_t before_epoch, Changes
 }
 
 void OwnerLedger::give_up_all_awaited(Changes& changes) {
+  make_room_for_awaited(changes);
   for (const auto& [id, until] : std::exchange(awaited_, {})) changes.never_created.push_back(id);
 }
 
 void OwnerLedger::expire(base::Time now, Changes& changes) {
   if (faults_.no_leases) return;
   for (auto& [holder, session] : sessions_) {
-    if (!session.over && session.lease_until <= now) end(holder, session, changes);
+    if (session.over || session.lease_until > now) continue;
+    make_room_for_end(session, changes);
+    end(holder, session, changes);
   }
   if (faults_.no_leases_of_awaited) return;
+  make_room_for_awaited(changes);
   std::erase_if(awaited_, [&](const auto& each) {
     const auto& [id, until] = each;
     if (until > now || creator(id) != Creator::kNotHeardYet) return false;

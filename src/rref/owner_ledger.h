@@ -25,6 +25,8 @@ struct LedgerFaults {
   bool no_leases_of_awaited = false;
 };
 
+/// Where memory lacks, methods throw std::bad_alloc. Changes that have happened until then are in
+/// Changes; the same message, repeated, is gone on with where it was left.
 class OwnerLedger {
  public:
   explicit OwnerLedger(base::Duration lease, LedgerFaults faults = {})
@@ -36,6 +38,10 @@ class OwnerLedger {
     std::vector<RRefId> never_created;  // waited for, and will not come
     std::vector<RRefId> registered;     // by this message, not by an earlier one like it
     std::vector<std::pair<Worker, RRefId>> accepted;
+
+    bool empty() const {
+      return unheld.empty() && never_created.empty() && registered.empty() && accepted.empty();
+    }
   };
 
   /// The object can be reached from this worker's own code.
@@ -79,6 +85,9 @@ class OwnerLedger {
     bool over = false;
     base::Time lease_until{};
     SessionReply last_reply;
+    // Of the message after that one, if memory lacked in the midst of it.
+    size_t steps_done = 0;
+    SessionReply reply_so_far;
     std::set<RRefId> held;
     SerialSet created;  // creations that arrived, or that were given up before they did
   };
@@ -94,6 +103,10 @@ class OwnerLedger {
   enum class Creator { kNotHeardYet, kInSession, kGivenUp };
   Creator creator(const RRefId& id) const;
   void give_up_awaited(Worker creator, uint64_t before_epoch, Changes& changes);
+  void make_room_for_end(const Session& session, Changes& changes) const;
+  void make_room_for_awaited(Changes& changes) const;
+  void add_holder(Worker holder, Session& session, const RRefId& id, Object& object);
+  void take_back(const RRefId& id);
 
   base::Duration lease_;
   LedgerFaults faults_;

@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "base/error_without_memory.h"
 #include "base/log.h"
+#include "base/room.h"
 #include "rpc/own_call.h"
 #include "rref/id_text.h"
 #include "rref/reserved_functions.h"
@@ -43,7 +45,12 @@ RRefId OwnerSessions::create(int owner) {
     const base::MutexLock lock(mutex_);
     id = holdings_.create(worker_of(*runtime_, owner), now);
   }
-  set_alarm_by(now + lease_ / 3);
+  try {
+    set_alarm_by(now + lease_ / 3);
+  } catch (...) {
+    drop(id, std::nullopt);
+    throw;
+  }
   return id;
 }
 
@@ -75,9 +82,8 @@ void OwnerSessions::on_created(const RRefId& id, Holdings::CreationOutcome outco
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
     creations_.erase(id);
-    Holdings::Changes changes;
-    holdings_.on_created(id, outcome, changes);
-    absorb(changes, aftermath);
+    holdings_.on_created(id, outcome, missed_changes_);
+    absorb(aftermath);
     has_unsaid = holdings_.has_unsaid();
   }
   finish(aftermath);
@@ -89,21 +95,29 @@ void OwnerSessions::on_created(const RRefId& id, Holdings::CreationOutcome outco
 }
 
 OwnerSessions::Arrival OwnerSessions::arrive(const RRefId& id, bool may_precede_creation) {
-  std::optional<Future<void>> creating;
-  Arrival arrival{};
-  {
-    const base::MutexLock lock(mutex_);
-    if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
-    arrival.state = holdings_.arrive(id, may_precede_creation, runtime_->clock->now());
-    const bool waits = arrival.state == Holdings::State::kRegistering ||
-                       arrival.state == Holdings::State::kCreating;
-    if (!waits) return arrival;
-    unconfirmed_[id].emplace_back();
-    arrival.confirmed = unconfirmed_[id].back().future();
-    if (auto found = creations_.find(id); found != creations_.end()) creating = found->second;
+  bool held = false;
+  try {
+    std::optional<Future<void>> creating;
+    Arrival arrival{};
+    {
+      const base::MutexLock lock(mutex_);
+      if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
+      arrival.state = holdings_.arrive(id, may_precede_creation, runtime_->clock->now());
+      held = true;
+      const bool waits = arrival.state == Holdings::State::kRegistering ||
+                         arrival.state == Holdings::State::kCreating;
+      if (!waits) return arrival;
+      Promises& promises = unconfirmed_[id];
+      promises.emplace_back();
+      arrival.confirmed = promises.back().future();
+      if (auto found = creations_.find(id); found != creations_.end()) creating = found->second;
+    }
+    if (creating) watch_creation(id, *creating);
+    return arrival;
+  } catch (...) {
+    if (held) drop(id, std::nullopt);
+    throw;
   }
-  if (creating) watch_creation(id, *creating);
-  return arrival;
 }
 
 void OwnerSessions::accept(Worker sender, const RRefId& id) {
@@ -134,81 +148,117 @@ bool OwnerSessions::is_held(const RRefId& id) const {
   return holdings_.state(id) == Holdings::State::kHeld;
 }
 
-void OwnerSessions::absorb(Holdings::Changes& changes, Aftermath& aftermath) {
-  for (const RRefId& id : changes.held) {
-    for (Promise<void>& each : take_unconfirmed(id)) aftermath.confirmed.push_back(std::move(each));
+// Acts on the changes of the holdings. Without memory they wait for the next time, which comes when
+// the alarm rings.
+void OwnerSessions::absorb(Aftermath& aftermath) {
+  Holdings::Changes& changes = missed_changes_;
+  try {
+    base::make_room(aftermath.confirmed, aftermath.confirmed.size() + changes.held.size());
+    base::make_room(aftermath.lost,
+                    aftermath.lost.size() + changes.refused.size() + changes.lost.size());
+  } catch (const std::bad_alloc&) {
+    alarm().set_by(runtime_->clock->now() + base::kMomentWithoutMemory);
+    throw;
   }
+  for (const RRefId& id : changes.held) aftermath.confirmed.push_back(take_unconfirmed(id));
   for (const auto* ids : {&changes.refused, &changes.lost}) {
-    for (const RRefId& id : *ids) {
-      for (Promise<void>& each : take_unconfirmed(id)) {
-        aftermath.lost.emplace_back(std::move(each),
-                                    fmt::format("the object {} is lost", text(id)));
-      }
-    }
+    for (const RRefId& id : *ids) aftermath.lost.emplace_back(id, take_unconfirmed(id));
   }
+  changes = {};
 }
 
-std::vector<Promise<void>> OwnerSessions::take_unconfirmed(const RRefId& id) {
+OwnerSessions::Promises OwnerSessions::take_unconfirmed(const RRefId& id) {
   auto found = unconfirmed_.find(id);
   if (found == unconfirmed_.end()) return {};
-  std::vector<Promise<void>> promises = std::move(found->second);
+  Promises promises = std::move(found->second);
   unconfirmed_.erase(found);
   return promises;
 }
 
 void OwnerSessions::finish(Aftermath& aftermath) {
-  for (Promise<void>& promise : aftermath.confirmed) promise.set_value();
-  for (auto& [promise, why] : aftermath.lost) promise.set_error(Error(ErrorCode::kRRefLost, why));
+  for (Promises& promises : aftermath.confirmed) {
+    for (Promise<void>& promise : promises) promise.set_value();
+  }
+  for (auto& [id, promises] : aftermath.lost) {
+    if (promises.empty()) continue;
+    const Error lost = base::error_by(ErrorCode::kRRefLost, [&id = id] {
+      return Error(ErrorCode::kRRefLost, fmt::format("the object {} is lost", text(id)));
+    });
+    for (Promise<void>& promise : promises) promise.set_error(lost);
+  }
 }
 
 // --- conversations ---------------------------------------------------------------------------
 
 void OwnerSessions::talk_soon() {
   if (talking_soon_.exchange(true)) return;
-  runtime_->io.post_task([weak = weak_from_this()] {
-    auto sessions = weak.lock();
-    if (!sessions) return;
-    sessions->talking_soon_.store(false);
-    sessions->talk(Holdings::Say::kEverything);
-  });
+  try {
+    runtime_->io.post_task([weak = weak_from_this()] {
+      auto sessions = weak.lock();
+      if (!sessions) return;
+      sessions->talking_soon_.store(false);
+      sessions->talk(Holdings::Say::kEverything);
+    });
+  } catch (const std::bad_alloc&) {
+    talking_soon_.store(false);
+    talk_before_long();
+  }
 }
 
 // Nobody waits for releases and acceptances: those of the next moment travel together.
 void OwnerSessions::talk_before_long() {
-  if (!release_waits_.exchange(true)) set_alarm();
+  if (!release_waits_.exchange(true)) try_set_alarm();
 }
 
 void OwnerSessions::talk(Holdings::Say what) {
-  std::vector<std::pair<Worker, SessionMessage>> messages;
+  Aftermath aftermath;
+  std::vector<Worker> owners;
+  bool goes_on_soon = false;
   {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
-    const base::Time now = runtime_->clock->now();
-    for (const Worker owner : holdings_.owners_to_tell(now, what)) {
-      if (auto message = holdings_.next_message(owner, now))
-        messages.emplace_back(owner, std::move(*message));
+    try {
+      absorb(aftermath);  // what was missed before
+      owners = holdings_.owners_to_tell(runtime_->clock->now(), what);
+    } catch (const std::bad_alloc&) {
+      goes_on_soon = true;
     }
-    for (const auto& [owner, message] : messages) messages_ += message.steps.empty() ? 0 : 1;
-    release_waits_.store(holdings_.has_unsaid());
   }
-  for (const auto& [owner, message] : messages) send(owner, message);
-  set_alarm();
+  for (const Worker owner : owners) say_next(owner);
+  {
+    const base::MutexLock lock(mutex_);
+    release_waits_.store(goes_on_soon || holdings_.has_unsaid());
+  }
+  try_set_alarm();
+  finish(aftermath);
+}
+
+// One owner at a time: a failure with one does not keep the others from being told.
+void OwnerSessions::say_next(Worker owner) {
+  try {
+    std::optional<SessionMessage> message;
+    {
+      const base::MutexLock lock(mutex_);
+      if (stopped_) return;
+      message = holdings_.next_message(owner, runtime_->clock->now());
+      if (message && !message->steps.empty()) ++messages_;
+    }
+    if (message) send(owner, *message);
+  } catch (const std::exception&) {
+    repeat_later(owner);
+  }
 }
 
 void OwnerSessions::send(Worker owner, const SessionMessage& message) {
   const auto agent = runtime_->agent.lock();
   if (!agent) return;
   const OnOnesOwn scope;
-  try {
-    const Future<SessionReply> answer =
-        rpc::own_call<sys_rref_session>(*agent, rank_of(*runtime_, owner), lease_ / 3, message);
-    answer.on_ready([weak = weak_from_this(), owner, epoch = message.epoch,
-                     sequence = message.sequence](const Future<SessionReply>& done) {
-      if (auto sessions = weak.lock()) sessions->on_answer(owner, epoch, sequence, done);
-    });
-  } catch (const std::bad_alloc&) {
-    repeat_later(owner);
-  }
+  const Future<SessionReply> answer =
+      rpc::own_call<sys_rref_session>(*agent, rank_of(*runtime_, owner), lease_ / 3, message);
+  answer.on_ready([weak = weak_from_this(), owner, epoch = message.epoch,
+                   sequence = message.sequence](const Future<SessionReply>& done) {
+    if (auto sessions = weak.lock()) sessions->on_answer(owner, epoch, sequence, done);
+  });
 }
 
 void OwnerSessions::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
@@ -219,11 +269,10 @@ void OwnerSessions::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
   {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
-    Holdings::Changes changes;
     holdings_.on_reply(owner, epoch, sequence, detail::FutureAccess::state(answer).value(),
-                       runtime_->clock->now(), changes);
-    absorb(changes, aftermath);
-    given_up = changes.lost.size();
+                       runtime_->clock->now(), missed_changes_);
+    given_up = missed_changes_.lost.size();
+    absorb(aftermath);
   }
   if (given_up > 0) {
     base::log(
@@ -236,10 +285,27 @@ void OwnerSessions::on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
   talk(Holdings::Say::kWhatSomebodyWaitsFor);
 }
 
-// A message got no answer. It is repeated as long as its owner lives.
+// A message got no answer. It is repeated as long as its owner lives, unless the owner cannot read
+// it: then the owner is as good as gone.
 void OwnerSessions::on_silence(Worker owner, const Error& error) {
-  if (error.code() == ErrorCode::kShuttingDown) return;
-  if (error.code() == ErrorCode::kTimeout) return repeat(owner);
+  switch (error.code()) {
+    case ErrorCode::kShuttingDown:
+      return;
+    case ErrorCode::kTimeout:
+      return repeat(owner);
+    case ErrorCode::kUnknownFunction:
+    case ErrorCode::kSignatureMismatch:
+    case ErrorCode::kBadMessage:
+      base::log(
+          LogLevel::kError, runtime_->name(),
+          "{} refused a message about references; all that this worker has to its objects are "
+          "lost: {}",
+          runtime_->group.members.at(static_cast<size_t>(rank_of(*runtime_, owner))).info.name,
+          error.message());
+      return on_owner_lost(owner);
+    default:
+      break;
+  }
   if (!rpc::Liveness::leaves_open_whether_alive(error)) return repeat_later(owner);
   runtime_->liveness.when_known(rank_of(*runtime_, owner),
                                 [weak = weak_from_this(), owner](const std::optional<Error>& gone) {
@@ -257,23 +323,27 @@ void OwnerSessions::on_silence(Worker owner, const Error& error) {
                                 });
 }
 
-void OwnerSessions::repeat_later(Worker owner) {
+void OwnerSessions::repeat_later(Worker owner) noexcept {
   {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
     holdings_.repeat_later(owner, runtime_->clock->now() + kRepeatPause);
   }
-  set_alarm();
+  try_set_alarm();
 }
 
 void OwnerSessions::repeat(Worker owner) {
-  std::optional<SessionMessage> message;
-  {
-    const base::MutexLock lock(mutex_);
-    if (stopped_) return;
-    message = holdings_.repeat(owner, runtime_->clock->now());
+  try {
+    std::optional<SessionMessage> message;
+    {
+      const base::MutexLock lock(mutex_);
+      if (stopped_) return;
+      message = holdings_.repeat(owner, runtime_->clock->now());
+    }
+    if (message) send(owner, *message);
+  } catch (const std::exception&) {
+    repeat_later(owner);
   }
-  if (message) send(owner, *message);
 }
 
 void OwnerSessions::on_owner_lost(Worker owner) {
@@ -281,9 +351,8 @@ void OwnerSessions::on_owner_lost(Worker owner) {
   {
     const base::MutexLock lock(mutex_);
     if (stopped_) return;
-    Holdings::Changes changes;
-    holdings_.on_owner_lost(owner, changes);
-    absorb(changes, aftermath);
+    holdings_.on_owner_lost(owner, missed_changes_);
+    absorb(aftermath);
   }
   finish(aftermath);
   talk(Holdings::Say::kWhatSomebodyWaitsFor);
@@ -295,9 +364,19 @@ void OwnerSessions::set_alarm() {
   const base::Time now = runtime_->clock->now();
   base::Time due = holdings_.next();
   if (release_waits_) due = std::min(due, now + kReleaseTogether);
+  if (!missed_changes_.empty()) due = std::min(due, now + base::kMomentWithoutMemory);
   if (due == base::Time::max() && !alarm_) return;
   // A lease in the past is renewed by the message that is on its way.
   alarm().set(std::max(due, now + std::chrono::milliseconds(1)));
+}
+
+// Without memory, the next worker that is to be told something has it set.
+void OwnerSessions::try_set_alarm() noexcept {
+  try {
+    set_alarm();
+  } catch (const std::bad_alloc&) {
+    release_waits_.store(false);
+  }
 }
 
 // Sets it unless it is due by then anyway; it finds out itself what is due.
@@ -321,21 +400,19 @@ rpc::Alarm& OwnerSessions::alarm() {
 // --- the end, and what people ask ------------------------------------------------------------
 
 void OwnerSessions::stop() {
-  Aftermath aftermath;
+  const Error lost(ErrorCode::kRRefLost, runtime_->name() + " was shut down");
+  ById<Promises> unconfirmed;
   ById<Future<void>> creations;
   {
     const base::MutexLock lock(mutex_);
     if (std::exchange(stopped_, true)) return;
     if (alarm_) alarm_->remove();
-    for (auto& [id, promises] : unconfirmed_) {
-      for (Promise<void>& promise : promises) {
-        aftermath.lost.emplace_back(std::move(promise), runtime_->name() + " was shut down");
-      }
-    }
-    unconfirmed_.clear();
+    unconfirmed.swap(unconfirmed_);
     creations.swap(creations_);
   }
-  finish(aftermath);
+  for (auto& [id, promises] : unconfirmed) {
+    for (Promise<void>& promise : promises) promise.set_error(lost);
+  }
 }
 
 bool OwnerSessions::is_idle() const {

@@ -41,7 +41,8 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
     std::optional<Future<void>>
         confirmed;  // once the owner registers this worker; nothing: no wait
   };
-  /// A reference came with a message; counts as a hold. Throws kShuttingDown.
+  /// A reference came with a message; counts as a hold. Throws kShuttingDown. If it throws, there
+  /// is no hold.
   Arrival arrive(const RRefId& id, bool may_precede_creation);
   /// Sends the queued messages as soon as the I/O crew can: somebody waits for an answer.
   void talk_soon();
@@ -63,26 +64,29 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
   size_t unconfirmed() const;
 
  private:
+  using Promises = std::vector<Promise<void>>;
   // Promises to be settled once the lock is released.
   struct Aftermath {
-    std::vector<Promise<void>> confirmed;
-    std::vector<std::pair<Promise<void>, std::string>> lost;
+    std::vector<Promises> confirmed;
+    std::vector<std::pair<RRefId, Promises>> lost;
   };
 
   void on_created(const RRefId& id, Holdings::CreationOutcome outcome);
-  void absorb(Holdings::Changes& changes, Aftermath& aftermath) WEFT_REQUIRES(mutex_);
-  std::vector<Promise<void>> take_unconfirmed(const RRefId& id) WEFT_REQUIRES(mutex_);
+  void absorb(Aftermath& aftermath) WEFT_REQUIRES(mutex_);
+  Promises take_unconfirmed(const RRefId& id) WEFT_REQUIRES(mutex_);
   static void finish(Aftermath& aftermath);
 
   void talk_before_long();
   void talk(Holdings::Say what);
+  void say_next(Worker owner);
   void send(Worker owner, const SessionMessage& message);
   void on_answer(Worker owner, uint64_t epoch, uint64_t sequence,
                  const Future<SessionReply>& answer);
   void on_silence(Worker owner, const Error& error);
   void repeat(Worker owner);
-  void repeat_later(Worker owner);
+  void repeat_later(Worker owner) noexcept;
   void set_alarm();
+  void try_set_alarm() noexcept;
   void set_alarm_by(base::Time due);
   rpc::Alarm& alarm() WEFT_REQUIRES(mutex_);
 
@@ -92,10 +96,12 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
   mutable base::Mutex mutex_;
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
   Holdings holdings_ WEFT_GUARDED_BY(mutex_);
+  // Of the holdings', those that are not acted on yet: for lack of memory some may wait here.
+  Holdings::Changes missed_changes_ WEFT_GUARDED_BY(mutex_);
   uint64_t messages_ WEFT_GUARDED_BY(mutex_) = 0;
   template <typename T>
   using ById = std::unordered_map<RRefId, T, detail::RRefIdHash>;
-  ById<std::vector<Promise<void>>> unconfirmed_ WEFT_GUARDED_BY(mutex_);
+  ById<Promises> unconfirmed_ WEFT_GUARDED_BY(mutex_);
   ById<Future<void>> creations_ WEFT_GUARDED_BY(mutex_);  // asked for here
   std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
 

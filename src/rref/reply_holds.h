@@ -5,11 +5,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/room.h"
 #include "rref/session_message.h"
 #include "weft/detail/ref_counted.h"
 
@@ -20,21 +22,39 @@ class ReplyHolds {
   using Handle = detail::Ref<detail::RefCounted>;
 
   void add(Worker receiver, const RRefId& id, Handle handle, base::Time until) {
-    holds_[{receiver, id}].push_back({std::move(handle), until});
+    auto found = holds_.try_emplace({receiver, id}).first;
+    try {
+      found->second.push_back({std::move(handle), until});
+    } catch (...) {
+      if (found->second.empty()) holds_.erase(found);
+      throw;
+    }
     next_ = std::min(next_, until);
   }
 
-  /// The receiver has accepted the reference. The caller frees the handles in `let_go`.
+  /// The receiver has accepted the reference: of several holds the earliest ends, the one that
+  /// would expire first. The caller frees the handles in `let_go`. Without memory nothing changes.
   void end_one(Worker receiver, const RRefId& id, std::vector<Handle>& let_go) {
     auto found = holds_.find({receiver, id});
     if (found == holds_.end()) return;
-    let_go.push_back(std::move(found->second.back().handle));
-    found->second.pop_back();
+    base::make_room(let_go, let_go.size() + 1);
+    auto earliest =
+        std::min_element(found->second.begin(), found->second.end(),
+                         [](const Hold& a, const Hold& b) { return a.until < b.until; });
+    let_go.push_back(std::move(earliest->handle));
+    found->second.erase(earliest);
     if (found->second.empty()) holds_.erase(found);
   }
 
+  /// Without memory nothing changes.
   void expire(base::Time now, std::vector<Handle>& let_go) {
     if (now < next_) return;
+    size_t expired = 0;
+    for (const auto& [key, holds] : holds_) {
+      expired += static_cast<size_t>(std::count_if(
+          holds.begin(), holds.end(), [now](const Hold& hold) { return hold.until <= now; }));
+    }
+    base::make_room(let_go, let_go.size() + expired);
     next_ = base::Time::max();
     for (auto at = holds_.begin(); at != holds_.end();) {
       std::erase_if(at->second, [&](Hold& hold) {
@@ -51,6 +71,9 @@ class ReplyHolds {
   base::Time next() const { return next_; }
 
   void end_all(std::vector<Handle>& let_go) {
+    size_t count = 0;
+    for (const auto& [key, holds] : holds_) count += holds.size();
+    base::make_room(let_go, let_go.size() + count);
     for (auto& [key, holds] : holds_) {
       for (Hold& hold : holds) let_go.push_back(std::move(hold.handle));
     }

@@ -15,6 +15,10 @@ Ref<RRefHandle> make_remote_rref(rpc::AgentCore& agent, const Destination& to) {
   return rref::Keeper::of(agent).make_remote(agent.peer(to).info().id);
 }
 
+void use_rref(Encoder& arguments, const Ref<RRefHandle>& handle) {
+  handle->keeper()->use(arguments, handle);
+}
+
 void encode_rref(Encoder& out, const Ref<RRefHandle>& handle) {
   if (!handle) {
     out.scalar<uint8_t>(0);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <utility>
 
 namespace weft::rref {
 
@@ -17,18 +18,20 @@ class SerialSet {
     return after != intervals_.begin() && std::prev(after)->second > number;
   }
 
+  /// Without memory nothing changes.
   void insert(uint64_t number) {
     if (contains(number)) return;
-    auto after = intervals_.upper_bound(number);
-    uint64_t first = number, end = number + 1;
-    if (after != intervals_.end() && after->first == end) {
-      end = after->second;
-      after = intervals_.erase(after);
-    }
+    const auto after = intervals_.upper_bound(number);
+    const bool joins_after = after != intervals_.end() && after->first == number + 1;
     if (after != intervals_.begin() && std::prev(after)->second == number) {
-      std::prev(after)->second = end;
+      std::prev(after)->second = joins_after ? after->second : number + 1;
+      if (joins_after) intervals_.erase(after);
+    } else if (joins_after) {
+      auto interval = intervals_.extract(after);
+      interval.key() = number;
+      intervals_.insert(std::move(interval));
     } else {
-      intervals_.emplace(first, end);
+      intervals_.emplace(number, number + 1);
     }
   }
 

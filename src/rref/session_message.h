@@ -29,6 +29,10 @@ struct Step {
   friend bool operator==(const Step&, const Step&) = default;
 };
 
+inline bool registers(const Step& step) {
+  return step.kind == Step::Kind::kRegister || step.kind == Step::Kind::kRegisterEarly;
+}
+
 struct SessionMessage {
   uint64_t epoch = 0;     // of the session; a later one ends the earlier
   uint64_t sequence = 0;  // from 1 within the epoch; without steps it only renews the lease

@@ -22,6 +22,10 @@ WEFT_API Ref<RRefHandle> make_local_rref(Agent& agent, const RRefType& type);
 /// A reference to an object on `to`, whose creation is still to be asked for.
 WEFT_API Ref<RRefHandle> make_remote_rref(rpc::AgentCore& agent, const Destination& to);
 
+/// For a call through the reference: holds the object until the call has its outcome. An object of
+/// this worker's own can be found by its id from now on, which must be before the call is sent.
+WEFT_API void use_rref(Encoder& arguments, const Ref<RRefHandle>& handle);
+
 WEFT_API void encode_rref(Encoder& out, const Ref<RRefHandle>& handle);
 WEFT_API Ref<RRefHandle> decode_rref(Decoder& in, const RRefType& type);
 

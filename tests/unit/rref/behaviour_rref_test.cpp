@@ -62,6 +62,9 @@ int64_t late(int64_t n) {
   return n;
 }
 int64_t seven() { return 7; }
+int64_t increase(int64_t& number, int64_t by) { return number += by; }
+std::atomic<int> runs{0};
+int64_t count_run() { return ++runs; }
 at::Tensor broken() { throw std::out_of_range("no tensor today"); }
 int64_t use(RRef<Counted> counted) {
   if (!counted.confirmed_by_owner()) return -1;
@@ -327,6 +330,29 @@ TEST_F(Behaviour31_CallsThroughReferences, HaveTheirOwnTimeLimit) {
   EXPECT_TRUE(eventually([&] { return slow.rpc_sync<&Slow::count>() == 2; }));
 }
 
+TEST_F(Behaviour31_CallsThroughReferences, ToAnObjectOfOnesOwnThatNobodyElseKnows) {
+  EXPECT_EQ((RRef<int64_t>(group[0], 3).rpc_sync<increase>(1)), 4);
+  EXPECT_EQ((RRef<int64_t>(group[0], 3).rpc_async<increase>(2).wait()), 5);
+  EXPECT_EQ((RRef<int64_t>(group[0], 3).remote<increase>(3).to_here()), 6);
+
+  {
+    const RRef<int64_t> number(group[0], 3);
+    EXPECT_EQ(number.rpc_sync<increase>(1), 4);
+    EXPECT_EQ(number.remote<increase>(1).to_here(), 5);
+    EXPECT_EQ(number.local_value(), 5);
+  }
+  EXPECT_TRUE(all_gone());
+}
+
+TEST_F(Behaviour31_CallsThroughReferences, RunAlthoughTheResultIsDroppedAtOnce) {
+  runs = 0;
+  for (const char* worker : {"a", "b"}) {
+    for (int i = 0; i < 20; ++i) remote<count_run>(group[0], worker);
+  }
+  EXPECT_TRUE(eventually([] { return runs == 40; })) << runs;
+  EXPECT_TRUE(all_gone());
+}
+
 struct Single {
   static constexpr bool kSerialized = true;
   std::vector<int64_t> seen;
@@ -379,6 +405,72 @@ TEST_F(Behaviour31_CallsThroughReferences, OfASerializedObjectMayWaitForLaterOne
 
   EXPECT_EQ(second.wait(), 3);
   EXPECT_EQ(first.wait(), 3);
+}
+
+// As an argument that was received, until its call lets go of it.
+struct Parcel {
+  std::shared_ptr<int> content;
+  static inline std::atomic<int> received{0};
+};
+void take_beside(int64_t&, Parcel) {}
+struct Window {
+  static constexpr bool kSerialized = true;
+  void close() { gate->acquire(); }
+  void take(Parcel) {}
+};
+
+}  // namespace weft::behaviour_rref
+
+template <>
+struct weft::Codec<weft::behaviour_rref::Parcel> {
+  using Parcel = weft::behaviour_rref::Parcel;
+  static void encode(Encoder& out, const Parcel&) { out.scalar<uint8_t>(1); }
+  static Parcel decode(Decoder& in) {
+    in.scalar<uint8_t>();
+    ++Parcel::received;
+    return {std::shared_ptr<int>(new int(1), [](const int* content) {
+      delete content;
+      --Parcel::received;
+    })};
+  }
+  static void describe(TypeDescription& out) { out.add("parcel"); }
+};
+
+namespace weft::behaviour_rref {
+
+TEST_F(Behaviour31_CallsThroughReferences, ThatAreGivenUpBeforeTheirTurnKeepNoArguments) {
+  std::counting_semaphore<> closed(0);
+  gate = &closed;
+  const auto window = remote<Window>(group[0], "b");
+  const auto first = window.within(60s).rpc_async<&Window::close>();
+  const auto cancelled = window.within(60s).rpc_async<&Window::take>(Parcel());
+  ASSERT_TRUE(eventually([] { return Parcel::received == 1; }));
+
+  cancelled.cancel();
+  EXPECT_TRUE(eventually([] { return Parcel::received == 0; }));
+
+  const auto hurried = window.within(500ms).rpc_async<&Window::take>(Parcel());
+  EXPECT_TRUE(eventually([&] { return hurried.ready() && Parcel::received == 0; }));
+  EXPECT_FALSE(first.ready());
+
+  closed.release();
+  first.wait();
+  window.rpc_sync<&Window::take>(Parcel());
+  EXPECT_TRUE(eventually([] { return Parcel::received == 0; }));
+}
+
+TEST_F(Behaviour31_CallsThroughReferences, ThatAreGivenUpBeforeTheirObjectIsMadeKeepNoArguments) {
+  std::counting_semaphore<> closed(0);
+  gate = &closed;
+  const auto number = remote<late>(group[0], {"b", 60s}, int64_t{1});
+  const auto cancelled = number.within(60s).rpc_async<take_beside>(Parcel());
+  ASSERT_TRUE(eventually([] { return Parcel::received == 1; }));
+
+  cancelled.cancel();
+
+  EXPECT_TRUE(eventually([] { return Parcel::received == 0; }));
+  closed.release();
+  EXPECT_EQ(number.to_here(), 1);
 }
 
 Future<int64_t> fails_before_it_returns() { throw std::out_of_range("no future today"); }

@@ -69,7 +69,6 @@ TEST_F(HoldingsTest, AMessageIsRepeatedWhenItIsTimeForThat) {
   holdings_.arrive(kShown, false, now_);
   const SessionMessage message = say();
   EXPECT_FALSE(has_to_say());
-  EXPECT_EQ(holdings_.next(), base::Time::max());
 
   holdings_.repeat_later(kOwner, now_ + 50ms);
   EXPECT_FALSE(has_to_say());
@@ -82,6 +81,35 @@ TEST_F(HoldingsTest, AMessageIsRepeatedWhenItIsTimeForThat) {
   EXPECT_FALSE(has_to_say());
   answer(message, applied({1}));
   EXPECT_EQ(holdings_.state(kShown), State::kHeld);
+}
+
+// The sender may have had no memory to say when.
+TEST_F(HoldingsTest, AMessageIsRepeatedAfterHalfALeaseEvenIfNobodySaidWhen) {
+  holdings_.arrive(kShown, false, now_);
+  const SessionMessage message = say();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(holdings_.next(), now_ + 4500ms);
+    now_ += 4500ms - 1ns;
+    EXPECT_FALSE(has_to_say());
+
+    now_ += 1ns;
+    EXPECT_TRUE(has_to_say());
+    EXPECT_EQ(say().sequence, message.sequence);
+    EXPECT_FALSE(has_to_say());
+  }
+}
+
+TEST_F(HoldingsTest, AMessageHasSoManyStepsAtMostAndTheNextHasTheOthers) {
+  constexpr size_t kMost = 65'536;
+  for (uint64_t serial = 1; serial <= kMost + 2; ++serial)
+    holdings_.arrive({kOwner, kOther, 1, serial}, false, now_);
+
+  const SessionMessage first = say();
+  EXPECT_EQ(first.steps.size(), kMost);
+  answer(first, applied(std::vector<uint8_t>(kMost, 1)));
+  EXPECT_FALSE(holdings_.owners_to_tell(now_, Holdings::Say::kWhatSomebodyWaitsFor).empty());
+  EXPECT_EQ(say().steps, (std::vector<Step>{{Kind::kRegister, {kOwner, kOther, 1, kMost + 1}},
+                                            {Kind::kRegister, {kOwner, kOther, 1, kMost + 2}}}));
 }
 
 TEST_F(HoldingsTest, ARefusedRegistrationIsLost) {

@@ -33,6 +33,20 @@ TEST_F(ReplyHoldsTest, AnAcceptanceEndsOneHoldOfThatReceiver) {
   EXPECT_EQ(let_go_.size(), 3u);
 }
 
+TEST_F(ReplyHoldsTest, AnAcceptanceEndsTheEarliestHold) {
+  add(2, now_ + 5s);
+  add(2, now_ + 3s);
+  add(2, now_ + 9s);
+  holds_.end_one(2, kId, let_go_);
+  holds_.expire(now_ + 4s, let_go_);
+  EXPECT_EQ(let_go_.size(), 1u);
+  holds_.end_one(2, kId, let_go_);
+  holds_.expire(now_ + 8s, let_go_);
+  EXPECT_EQ(let_go_.size(), 2u);
+  holds_.expire(now_ + 9s, let_go_);
+  EXPECT_EQ(let_go_.size(), 3u);
+}
+
 TEST_F(ReplyHoldsTest, WhatIsNotAcceptedExpires) {
   add(2, now_ + 10s);
   add(3, now_ + 5s);
