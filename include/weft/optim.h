@@ -77,7 +77,8 @@ class WEFT_API AnyDistributedOptimizer {
   /// If an owner fails, throws an error that names every owner that failed, and what was applied
   /// where. Calling step() again with the same context sends the same step again: an owner that has
   /// not applied it applies it now, an owner that has applied it does not apply it twice, and an
-  /// owner whose optimizer threw in the middle (kPartly) fails again.
+  /// owner whose optimizer threw in the middle (kPartly) fails again. An owner that has not begun a
+  /// step when its time is over does not begin it.
   ///
   /// Throws kInvalidArgument, before anything is sent, if this worker made the context and never
   /// called backward() in it, if an option makes no sense, or if the step of this context failed
@@ -90,7 +91,9 @@ class WEFT_API AnyDistributedOptimizer {
   std::vector<OwnerOutcome> last_step() const;
 
   /// Scales the gradients that `context` has for all parameters, so that their common norm is at
-  /// most `max_norm`. Returns the norm before. If that is not finite, nothing is scaled.
+  /// most `max_norm`. Returns the norm before. If that is not finite, nothing is scaled. If an
+  /// owner fails, throws; calling it again with the same context first finishes what that call
+  /// began, so that all gradients are scaled alike, unless another context was clipped in between.
   double clip_grad_norm(const autograd::Context& context, double max_norm, double norm_type = 2);
   double clip_grad_norm(int64_t context_id, double max_norm, double norm_type = 2);
 

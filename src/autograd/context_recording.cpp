@@ -47,10 +47,12 @@ detail::Ref<rpc::Companion> ContextState::on_call(rpc::AgentCore& agent, const W
                                                   const Encoder& arguments, rpc::Note& note) {
   if (!is_of(agent)) return {};
   if (!c10::GradMode::is_enabled()) return detail::make_ref<Unrecorded>();
-  check();
-  if (!is_good()) return {};
+  if (!check_is_good()) return {};
   participants_.add(to.id);
-  note = encode_note(CallNote{id_, record(to.id, arguments)});
+  const uint64_t message = record(to.id, arguments);
+  // If the context has ended meanwhile, the tape may not have the message.
+  if (!check_is_good()) return {};
+  note = encode_note(CallNote{id_, message});
   return detail::Ref<rpc::Companion>::share(this);
 }
 
@@ -84,6 +86,9 @@ void ContextState::on_answer(const WorkerInfo& to, const Encoder* value, rpc::No
   ReplyNote reply;
   participants_.tell(reply);
   if (value) reply.message = record(to.id, *value);
+  // If the context has ended meanwhile, the tape may not have the message, and its number would say
+  // that the value needs no gradient. Without a note the caller knows that the context is over.
+  if (!is_good()) return;
   note = encode_note(reply);
 }
 

@@ -61,14 +61,15 @@ class ContextState final : public rpc::Companion {
   /// Returns at once. If they do not arrive, the context fails.
   void send_gradients(int to, const ReturnedGradients& returned);
 
+  // All of these end the context also when there is no memory, maybe with a shorter cause.
   /// Something went wrong here: the context is given up, and its creator is told.
-  void fail(const std::string& cause);
+  void fail(const std::string& cause) noexcept;
   /// Frees everything; from now on all uses fail with kContextAborted. The first cause counts.
-  void abort(const std::string& cause);
+  void abort(const std::string& cause) noexcept;
   /// Frees everything; calls still made in it are not recorded.
-  void let_go();
+  void let_go() noexcept;
   /// To be called after the context has ended.
-  void free_memory();
+  void free_memory() noexcept;
 
   std::optional<Error> aborted() const;
   /// Throws kContextAborted if it was.
@@ -95,9 +96,11 @@ class ContextState final : public rpc::Companion {
   uint64_t record(int to, const Encoder& message);
   Future<RunReport> send_order(int rank, const RunOrder& order);
   bool is_good() const;
+  /// Throws kContextAborted if the context was given up; false if it has ended otherwise.
+  bool check_is_good() const;
   /// Ends the context here. True: a run order was pending and has been answered with `cause`.
-  bool end(Status how, const std::string& cause);
-  Error why_not() const WEFT_REQUIRES(mutex_);
+  bool end(Status how, const std::string& cause) noexcept;
+  Error why_not() const noexcept WEFT_REQUIRES(mutex_);
 
   const std::shared_ptr<rpc::Runtime> runtime_;
   const int64_t id_;

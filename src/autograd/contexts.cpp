@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "autograd/contexts.h"
 
+#include <array>
+#include <new>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "autograd/note.h"
 #include "autograd/reserved_functions.h"
+#include "autograd/without_memory.h"
 #include "base/log.h"
+#include "base/room.h"
 #include "rpc/resend.h"
 
 namespace weft::autograd {
@@ -51,6 +56,8 @@ void tell(rpc::AgentCore& agent, int rank, const Args&... args) {
     rpc::own_call<F>(agent, rank, kTellTimeout, args...);
   } catch (const Error&) {
     // A worker that is not told asks.
+  } catch (const std::bad_alloc&) {
+    // The same.
   }
 }
 
@@ -90,6 +97,7 @@ detail::Ref<ContextState> Contexts::create() {
   // Counted for the whole process: a tensor may outlive an agent, and there may be several agents.
   static std::atomic<uint64_t> last{0};
   const int64_t id = ContextState::make_id(runtime_->self().info.id, ++last);
+  if (!telling_) telling_ = make_alarm(&Contexts::tell_ended);  // release() should need no memory
   auto state = detail::make_ref<ContextState>(*agent_address_, id);
   contexts_.emplace(id, state);
   return state;
@@ -133,18 +141,14 @@ detail::Ref<ContextState> Contexts::join(const WorkerInfo& leader, int64_t id) {
 
 // Null if this worker created the context, and it has ended.
 detail::Ref<ContextState> Contexts::find_or_join(int64_t id) {
-  detail::Ref<ContextState> state;
-  {
-    const base::MutexLock lock(mutex_);
-    if (auto found = contexts_.find(id); found != contexts_.end()) return found->second;
-    if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
-    if (ContextState::creator_of(id) == runtime_->self().info.id) return {};
-    if (given_up_.contains(id)) refuse_given_up(id);
-    state = detail::make_ref<ContextState>(*agent_address_, id);
-    contexts_.emplace(id, state);
-    if (std::exchange(alarm_set_, true)) return state;
-  }
-  watch_before_long();
+  const base::MutexLock lock(mutex_);
+  if (auto found = contexts_.find(id); found != contexts_.end()) return found->second;
+  if (stopped_) throw Error(ErrorCode::kShuttingDown, runtime_->name() + " was shut down");
+  if (ContextState::creator_of(id) == runtime_->self().info.id) return {};
+  if (given_up_.contains(id)) refuse_given_up(id);
+  auto state = detail::make_ref<ContextState>(*agent_address_, id);
+  watch_before_long();  // first: without memory for that, there is no part that nobody watches
+  contexts_.emplace(id, state);
   return state;
 }
 
@@ -170,10 +174,10 @@ void Contexts::give_up(int64_t id, const std::string& cause) {
   detail::Ref<ContextState> state;
   {
     const base::MutexLock lock(mutex_);
+    if (!contexts_.contains(id)) return;
+    if (given_up_.size() >= kMostGivenUp) given_up_.erase(given_up_.begin());
+    given_up_.insert(id);  // first: without memory for that, the context is as it was
     state = take(id);
-    if (!state) return;
-    if (given_up_.size() == kMostGivenUp) given_up_.erase(given_up_.begin());
-    given_up_.insert(id);
   }
   state->abort(cause);
 }
@@ -189,21 +193,16 @@ void Contexts::forget(int64_t id) {
 
 void Contexts::release(ContextState& state) {
   if (runtime_->is_forked_copy()) return;
+  forget(state.id());  // first: what comes after it may lack memory
   std::set<int> others = state.participants().all();
   others.erase(runtime_->self().info.id);
-  forget(state.id());
   if (others.empty()) return;
-  std::shared_ptr<rpc::Alarm> telling;
-  {
-    const base::MutexLock lock(mutex_);
-    if (stopped_) return;
-    const bool is_first = ended_.empty();
-    for (const int rank : others) ended_[rank].push_back(state.id());
-    if (!is_first) return;
-    if (!telling_) telling_ = make_alarm(&Contexts::tell_ended);
-    telling = telling_;
-  }
-  telling->set(runtime_->clock->now() + kEndTogether);
+  const base::MutexLock lock(mutex_);
+  if (stopped_) return;
+  // Before the ids are entered, so that no id waits without an alarm. tell_ended() waits for the
+  // lock.
+  telling_->set_by(runtime_->clock->now() + kEndTogether);
+  for (const int rank : others) ended_[rank].push_back(state.id());
 }
 
 void Contexts::tell_ended() {
@@ -223,14 +222,18 @@ std::shared_ptr<rpc::Alarm> Contexts::make_alarm(void (Contexts::*ring)()) {
   });
 }
 
-void Contexts::abort_everywhere(int64_t id, const std::string& cause) {
+void Contexts::abort_everywhere(int64_t id, const std::string& cause) noexcept {
   const auto state = find(id);
   if (!state || ContextState::creator_of(id) != runtime_->self().info.id) return;
   state->abort(cause);
   auto agent = agent_.lock();
   if (!state->claim_telling() || !agent || agent->stopped()) return;
-  for (const int rank : state->participants().all()) {
-    if (rank != runtime_->self().info.id) tell<sys_autograd_abort>(*agent, rank, id, cause);
+  try {
+    for (const int rank : state->participants().all()) {
+      if (rank != runtime_->self().info.id) tell<sys_autograd_abort>(*agent, rank, id, cause);
+    }
+  } catch (const std::bad_alloc&) {
+    // A worker that is not told asks.
   }
 }
 
@@ -290,17 +293,18 @@ std::string Contexts::unfinished() { return "a backward pass runs"; }
 
 void Contexts::on_stopping() {
   std::unordered_map<int64_t, detail::Ref<ContextState>> ended;
-  std::vector<std::shared_ptr<rpc::Alarm>> alarms;
+  std::array<std::shared_ptr<rpc::Alarm>, 2> alarms;
   {
     const base::MutexLock lock(mutex_);
     if (std::exchange(stopped_, true)) return;
     ended.swap(contexts_);
-    for (auto* each : {&alarm_, &telling_}) {
-      if (*each) alarms.push_back(std::move(*each));
-    }
+    alarms = {std::move(alarm_), std::move(telling_)};
   }
-  for (const auto& alarm : alarms) alarm->remove();
-  for (const auto& [id, state] : ended) state->abort(runtime_->name() + " was shut down");
+  const std::string cause = text_by([this] { return runtime_->name() + " was shut down"; });
+  for (const auto& alarm : alarms) {
+    if (alarm) alarm->remove();
+  }
+  for (const auto& [id, state] : ended) state->abort(cause);
 }
 
 void Contexts::on_member_gone(const WorkerInfo& member, const Error& why) {
@@ -326,41 +330,58 @@ void Contexts::describe(DebugInfo& info) {
 // --- contexts of others ----------------------------------------------------------------------
 
 void Contexts::watch_before_long() {
-  std::shared_ptr<rpc::Alarm> alarm;
-  {
-    const base::MutexLock lock(mutex_);
-    if (stopped_) return;
-    if (!alarm_) alarm_ = make_alarm(&Contexts::watch);
-    alarm = alarm_;
-  }
-  alarm->set(runtime_->clock->now() + watch_interval_);
+  if (!alarm_) alarm_ = make_alarm(&Contexts::watch);
+  alarm_->set_by(runtime_->clock->now() + watch_interval_);
 }
 
+// Nobody else knows that the creators are to be asked: without memory this is tried until there is
+// some.
 void Contexts::watch() {
+  for (;;) {
+    try {
+      if (!ask_creators()) return;
+      const base::MutexLock lock(mutex_);
+      if (!stopped_) watch_before_long();
+      return;
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(base::kMomentWithoutMemory);
+    }
+  }
+}
+
+// False: no context of others is left here.
+bool Contexts::ask_creators() {
   std::map<int, std::vector<int64_t>> by_creator;
-  std::set<int> creators;
+  bool some = false;
   {
     const base::MutexLock lock(mutex_);
     for (const auto& [id, state] : contexts_) {
       if (state->creator() == runtime_->self().info.id) continue;
-      creators.insert(state->creator());
+      some = true;
       if (!watching_.contains(state->creator())) by_creator[state->creator()].push_back(id);
     }
-    alarm_set_ = !creators.empty();
-    for (const auto& [rank, ids] : by_creator) watching_.insert(rank);
   }
   for (auto& [rank, ids] : by_creator) ask_creator(rank, std::move(ids));
-  if (!creators.empty()) watch_before_long();
+  return some;
 }
 
 // No timeout: Liveness notices a creator that is gone.
 void Contexts::ask_creator(int rank, std::vector<int64_t> ids) {
   auto agent = agent_.lock();
   if (!agent) return;
-  rpc::call_until_answered<sys_autograd_watch>(*agent, rank, Timeout(0), ids)
-      .on_ready([weak = weak_from_this(), rank, ids](const Future<std::vector<uint8_t>>& answer) {
-        if (auto contexts = weak.lock()) contexts->on_watched(rank, ids, answer);
-      });
+  {
+    const base::MutexLock lock(mutex_);
+    watching_.insert(rank);
+  }
+  try {
+    rpc::call_until_answered<sys_autograd_watch>(*agent, rank, Timeout(0), ids)
+        .on_ready([weak = weak_from_this(), rank, ids](const Future<std::vector<uint8_t>>& answer) {
+          if (auto contexts = weak.lock()) contexts->on_watched(rank, ids, answer);
+        });
+  } catch (const std::bad_alloc&) {
+    const base::MutexLock lock(mutex_);
+    watching_.erase(rank);  // asked again at the next time
+  }
 }
 
 void Contexts::on_watched(int rank, const std::vector<int64_t>& ids,

@@ -49,7 +49,8 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
 
   /// Frees a context that this worker created, and tells the other workers to free it.
   void release(ContextState& state);
-  void abort_everywhere(int64_t id, const std::string& cause);
+  /// Ends the context here also when there is no memory. A worker that is not told asks.
+  void abort_everywhere(int64_t id, const std::string& cause) noexcept;
   /// Frees the context on this worker.
   void forget(int64_t id);
   /// Whether this worker had a part in it and could not reach its creator any more.
@@ -77,8 +78,9 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
   std::vector<detail::Ref<ContextState>> all();
   std::shared_ptr<rpc::Alarm> make_alarm(void (Contexts::*ring)());
   void tell_ended();
-  void watch_before_long();
+  void watch_before_long() WEFT_REQUIRES(mutex_);
   void watch();
+  bool ask_creators();
   void ask_creator(int rank, std::vector<int64_t> ids);
   void on_watched(int rank, const std::vector<int64_t>& ids,
                   const Future<std::vector<uint8_t>>& answer);
@@ -96,10 +98,9 @@ class Contexts final : public rpc::AgentExtension, public std::enable_shared_fro
   std::set<int> watching_
       WEFT_GUARDED_BY(mutex_);  // creators that have been asked and have not answered
   std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
-  bool alarm_set_ WEFT_GUARDED_BY(mutex_) = false;
   std::map<int, std::vector<int64_t>> ended_
       WEFT_GUARDED_BY(mutex_);  // by rank: own contexts whose end the worker is still to be told
-  std::shared_ptr<rpc::Alarm> telling_ WEFT_GUARDED_BY(mutex_);
+  std::shared_ptr<rpc::Alarm> telling_ WEFT_GUARDED_BY(mutex_);  // from the first own context on
 };
 
 }  // namespace weft::autograd

@@ -41,7 +41,7 @@ class Dispatch {
     std::vector<Outgoing> now;
     if (outgoing.to == reports_to_) {
       held_tensors_ += outgoing.returned.gradients.size();
-      held_.push_back(std::move(outgoing));
+      held_.push_back(std::move(outgoing.returned));
       if (held_tensors_ > kMostHeldTensors) now = send_held();
     } else {
       ++undelivered_[outgoing.to];
@@ -52,9 +52,14 @@ class Dispatch {
   /// Returns the gradients kept back for the leader, to be sent now: this worker still has slow
   /// work or waits for others, and the leader should not wait for that.
   std::vector<Outgoing> send_held() {
-    for (const Outgoing& each : held_) ++undelivered_[each.to];
+    std::vector<Outgoing> now;
+    if (held_.empty()) return now;
+    now.reserve(held_.size());
+    undelivered_[*reports_to_] += held_.size();
+    for (ReturnedGradients& each : held_) now.push_back({*reports_to_, std::move(each)});
+    held_.clear();
     held_tensors_ = 0;
-    return std::exchange(held_, {});
+    return now;
   }
 
   void on_delivered(int to, uint64_t pass) {
@@ -74,19 +79,18 @@ class Dispatch {
     return true;
   }
 
-  /// Once, when nothing is left to do: the gradients that go with the report.
-  std::optional<std::vector<ReturnedGradients>> take_report() {
+  /// Once, when nothing is left to do: the gradients that go with the report. Takes no memory: who
+  /// acknowledges the last gradients could not be told of a lack of it, and the pass would wait.
+  std::optional<std::vector<ReturnedGradients>> take_report() noexcept {
     if (over_ || !ran_ || !undelivered_.empty()) return std::nullopt;
     over_ = true;
-    std::vector<ReturnedGradients> gradients;
-    for (Outgoing& each : std::exchange(held_, {})) gradients.push_back(std::move(each.returned));
-    return gradients;
+    return std::exchange(held_, {});
   }
 
  private:
   uint64_t pass_ = 0;
   std::optional<int> reports_to_;
-  std::vector<Outgoing> held_;
+  std::vector<ReturnedGradients> held_;
   size_t held_tensors_ = 0;
   std::map<int, size_t> undelivered_;  // by rank
   bool ran_ = false;

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "autograd/without_memory.h"
+#include "base/log.h"
 #include "base/mutex.h"
+#include "base/room.h"
 
 namespace weft::autograd {
 
@@ -21,12 +24,19 @@ struct Gathered {
   LeafStage::Result all WEFT_GUARDED_BY(mutex);
 };
 
+// Without memory for its result the stage is done nevertheless: the pass waits for it.
 void on_stage_done(const std::shared_ptr<Gathered>& gathered, LeafStage::Result result) {
   LeafStage::Result everything;
   {
     const base::MutexLock lock(gathered->mutex);
     auto& all = gathered->all;
-    std::move(result.gradients.begin(), result.gradients.end(), std::back_inserter(all.gradients));
+    try {
+      base::make_room(all.gradients, all.gradients.size() + result.gradients.size());
+      std::move(result.gradients.begin(), result.gradients.end(),
+                std::back_inserter(all.gradients));
+    } catch (const std::bad_alloc&) {
+      if (!result.cause) result.cause = kOutOfMemory;
+    }
     if (!all.cause) all.cause = std::move(result.cause);
     if (--gathered->missing > 0) return;
     everything = std::move(all);
@@ -83,14 +93,21 @@ void LeafStages::finish_pass(const LeafStage::Earlier& earlier,
   }
 }
 
-void LeafStages::give_up(const std::string& cause) {
+void LeafStages::give_up(const std::string& cause) noexcept {
   std::vector<detail::Ref<LeafStage>> stages;
   {
     const base::MutexLock lock(mutex_);
     if (!std::exchange(in_pass_, false)) return;
-    stages = stages_;
+    stages.swap(stages_);
   }
-  for (const auto& stage : stages) stage->on_given_up(cause);
+  for (const auto& stage : stages) {
+    try {
+      stage->on_given_up(cause);
+    } catch (const std::exception& error) {
+      base::log(LogLevel::kError, "autograd", "a stage was not told that its pass was given up: {}",
+                error.what());
+    }
+  }
 }
 
 }  // namespace weft::autograd

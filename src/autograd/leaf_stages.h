@@ -26,8 +26,8 @@ class LeafStages {
   void begin_pass();
   /// The pass has no more leaves: `then` is called, by any thread, once all stages are done.
   void finish_pass(const LeafStage::Earlier& earlier, std::function<void(LeafStage::Result)> then);
-  /// No pass will go on.
-  void give_up(const std::string& cause);
+  /// No pass will go on, and none will begin. Takes no memory.
+  void give_up(const std::string& cause) noexcept;
 
  private:
   mutable base::Mutex mutex_;

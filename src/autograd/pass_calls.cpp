@@ -2,37 +2,38 @@
 #include "autograd/pass_calls.h"
 
 #include <memory>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "autograd/context_state.h"
 #include "autograd/reserved_functions.h"
-#include "base/log.h"
+#include "autograd/without_memory.h"
 #include "weft/detail/outgoing_call.h"
 
 namespace weft::autograd {
 
 namespace {
 
-/// Knows the context until the call has its answer, and tells the context of a failure later: the
-/// thread that notices the failure must not be held up.
+/// Knows the context until the call has its outcome: the context knows the future of the call, and
+/// neither must keep the other alive after that. Tells the context of a failure later: the thread
+/// that notices the failure must not be held up.
 class PassCall {
  public:
   PassCall(std::shared_ptr<rpc::Runtime> runtime, detail::Ref<ContextState> context)
       : runtime_(std::move(runtime)), context_(std::move(context)) {}
 
  protected:
-  /// `make_news()` gives a function of the context.
+  /// `news` is a function of the context, and throws nothing.
   template <typename F>
-  void tell(const F& make_news) noexcept {
+  void tell(const F& news) noexcept {
+    const detail::Ref<ContextState> context = take_context();
+    if (!context) return;
     try {
-      runtime_->io.post_task([news = make_news(), context = take_context()] {
-        if (context) news(*context);
-      });
-    } catch (const std::exception& shortage) {
-      base::log(LogLevel::kError, runtime_->name(), "a failure in a backward pass was not told: {}",
-                shortage.what());
+      runtime_->io.post_task([news, context] { news(*context); });
+    } catch (const std::bad_alloc&) {
+      news(*context);  // better a thread that is held up than a pass that does not end
     }
   }
   detail::Ref<ContextState> take_context() { return std::exchange(context_, {}); }
@@ -56,10 +57,10 @@ class GradientCall final : public detail::TypedCall<void>, private PassCall {
     take_context()->runner().on_delivered(to_, pass_);
   }
   void on_failed(const Error& error) noexcept override {
-    tell([&] {
-      return
-          [to = to_, pass = pass_, cause = fmt::format("gradients were lost: {}", error.message())](
-              ContextState& context) { context.runner().on_lost(to, pass, cause); };
+    tell([to = to_, pass = pass_, error](ContextState& context) {
+      context.runner().on_lost(to, pass, text_by([&error] {
+                                 return fmt::format("gradients were lost: {}", error.message());
+                               }));
     });
   }
 
@@ -71,9 +72,13 @@ class GradientCall final : public detail::TypedCall<void>, private PassCall {
 class OrderCall final : public detail::TypedCall<RunReport>, private PassCall {
  public:
   using PassCall::PassCall;
+  void settle_with(Decoder& result, detail::ContinuationSink* sink) override {
+    TypedCall<RunReport>::settle_with(result, sink);
+    take_context();
+  }
   void on_failed(const Error& error) noexcept override {
-    tell([&] {
-      return [cause = failure_of(error)](ContextState& context) { context.fail(cause); };
+    tell([error](ContextState& context) {
+      context.fail(text_by([&error] { return failure_of(error); }));
     });
   }
 };

@@ -2,11 +2,13 @@
 #include "autograd/pass_leader.h"
 
 #include <algorithm>
+#include <new>
 
 #include <fmt/format.h>
 
 #include "autograd/pass_calls.h"
 #include "autograd/reserved_functions.h"
+#include "autograd/without_memory.h"
 #include "rpc/own_call.h"
 
 namespace weft::autograd {
@@ -118,10 +120,12 @@ void PassLeader::run(int root_rank, const PassAnswer& roots) {
     }
     await_finished();
     return;
-  } catch (const Failure& failure) {
-    cause = failure.cause;
+  } catch (Failure& failure) {
+    cause = std::move(failure.cause);
   } catch (const Error& error) {
-    cause = error.message();
+    cause = text_by([&error] { return error.message(); });
+  } catch (const std::bad_alloc&) {
+    cause = text_by([this] { return fmt::format("{}: {}", name(self_), kOutOfMemory); });
   }
   Contexts::of(agent_).abort_everywhere(state_.id(), cause);
   state_.check();

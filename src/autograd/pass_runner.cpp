@@ -3,10 +3,16 @@
 
 #include <cxxabi.h>
 
+#include <new>
+#include <utility>
+
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include "autograd/context_state.h"
+#include "autograd/without_memory.h"
+#include "base/error_without_memory.h"
+#include "base/room.h"
 #include "rpc/functions/describe_exception.h"
 
 namespace weft::autograd {
@@ -46,11 +52,14 @@ Future<RunReport> PassRunner::run(RunOrder order) {
       throw Error(ErrorCode::kInvalidArgument,
                   context_.worker() + ": another pass of this context is running");
     }
+    base::make_room(events_, events_.size() + 1);
     run_ = std::move(promise);
     const bool reports = order.report && !context_.is_led_here();
     dispatch_.begin(order.pass.number, reports ? std::optional(context_.creator()) : std::nullopt);
+    events_.emplace_back(std::in_place_type<RunOrder>, std::move(order));
+    if (std::exchange(working_, true)) return outcome;
   }
-  post(std::move(order));
+  work_off();
   return outcome;
 }
 
@@ -66,7 +75,7 @@ void PassRunner::on_delivered(int to, uint64_t pass) {
   report_if_done();
 }
 
-void PassRunner::on_lost(int to, uint64_t pass, const std::string& cause) {
+void PassRunner::on_lost(int to, uint64_t pass, const std::string& cause) noexcept {
   {
     const base::MutexLock lock(mutex_);
     if (!dispatch_.on_lost(to, pass)) return;
@@ -106,13 +115,18 @@ void PassRunner::work_off() {
     } catch (const abi::__forced_unwind&) {
       throw;
     } catch (...) {
-      context_.fail(rpc::describe_exception(std::current_exception()));
+      fail();
+      refuse(events);
     }
   }
 }
 
+void PassRunner::fail() noexcept {
+  context_.fail(text_by([] { return rpc::describe_exception(std::current_exception()); }));
+}
+
 // False: there is nothing to do, and this thread works here no more.
-bool PassRunner::take_events(std::vector<Event>& events) {
+bool PassRunner::take_events(std::vector<Event>& events) noexcept {
   events.clear();
   // The memory of a context that has ended. Freeing it may take a while, so the lock is released
   // first.
@@ -127,18 +141,27 @@ bool PassRunner::take_events(std::vector<Event>& events) {
   }
   unanswered.swap(events_);
   ended.swap(pass_);
-  pass_ = std::make_unique<LocalPass>(context_.id(), context_.tape());
   std::swap(staged, staged_);
   working_ = false;
-  const Error why = *ended_;
   lock.unlock();
   context_.free_memory();
-  for (Event& event : unanswered) {
-    if (auto* question = std::get_if<Question>(&event)) {
-      question->promise->set_value(PassAnswer{{}, kAbortedCode, why.message()});
-    }
-  }
+  refuse(unanswered);
   return false;
+}
+
+// Answers the questions among `events` that have no answer yet.
+void PassRunner::refuse(std::vector<Event>& events) noexcept {
+  Error why = base::error_without_text(ErrorCode::kContextAborted);
+  {
+    const base::MutexLock lock(mutex_);
+    if (ended_) why = *ended_;
+  }
+  for (Event& event : events) {
+    auto* question = std::get_if<Question>(&event);
+    if (!question || !question->promise) continue;
+    std::exchange(question->promise, nullptr)
+        ->set_value(PassAnswer{{}, kAbortedCode, text_by([&why] { return why.message(); })});
+  }
 }
 
 // A question that makes no sense is its asker's mistake, and no reason to give anything up here.
@@ -149,12 +172,18 @@ void PassRunner::handle(Question& question) {
                                             : pass_->ask_roots(question.pass, question.roots);
   } catch (const abi::__forced_unwind&) {
     throw;
+  } catch (const std::bad_alloc&) {
+    answer.code = kAbortedCode;
+    answer.failure =
+        text_by([this] { return fmt::format("{}: {}", context_.worker(), kOutOfMemory); });
   } catch (...) {
     answer.code = static_cast<uint8_t>(ErrorCode::kInvalidArgument);
-    answer.failure =
-        fmt::format("{}: {}", context_.worker(), rpc::describe_exception(std::current_exception()));
+    answer.failure = text_by([this] {
+      return fmt::format("{}: {}", context_.worker(),
+                         rpc::describe_exception(std::current_exception()));
+    });
   }
-  question.promise->set_value(std::move(answer));
+  std::exchange(question.promise, nullptr)->set_value(std::move(answer));
 }
 
 void PassRunner::handle(RunOrder& order) {
@@ -202,7 +231,11 @@ void PassRunner::give_out(Leaves fresh) {
   const auto earlier = [this](const at::Tensor& leaf) { return context_.gradients().peek(leaf); };
   const auto alive = detail::Ref<ContextState>::share(&context_);
   context_.stages().finish_pass(earlier, [alive](LeafStage::Result result) {
-    alive->runner().post(Staged{std::move(result)});
+    try {
+      alive->runner().post(Staged{std::move(result)});
+    } catch (const std::bad_alloc&) {
+      alive->fail(kOutOfMemory);  // who gives the result does not wait for the pass
+    }
   });
 }
 
@@ -240,7 +273,7 @@ void PassRunner::send_held() {
   for (const LocalPass::Outgoing& each : held) context_.send_gradients(each.to, each.returned);
 }
 
-void PassRunner::report_if_done() {
+void PassRunner::report_if_done() noexcept {
   std::shared_ptr<Promise<RunReport>> run;
   std::optional<std::vector<ReturnedGradients>> gradients;
   {
@@ -254,7 +287,7 @@ void PassRunner::report_if_done() {
 
 // --- the end ---------------------------------------------------------------------------------
 
-bool PassRunner::end(const Error& why, const std::string& cause) {
+bool PassRunner::end(const Error& why, const std::string& cause) noexcept {
   std::shared_ptr<Promise<RunReport>> run;
   Dispatch ended;
   bool frees = false;
@@ -266,7 +299,15 @@ bool PassRunner::end(const Error& why, const std::string& cause) {
     frees = !std::exchange(working_, true);  // else the thread that works does
   }
   const bool answers = run != nullptr;
-  if (run) run->set_error(Error(ErrorCode::kContextAborted, cause));
+  if (run) {
+    Error answer = why;
+    try {
+      answer = Error(ErrorCode::kContextAborted, cause);
+    } catch (const std::bad_alloc&) {
+      // The answer is `why`.
+    }
+    run->set_error(answer);
+  }
   std::vector<Event> none;
   if (frees) take_events(none);
   return answers;

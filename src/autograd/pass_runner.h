@@ -41,13 +41,14 @@ class PassRunner {
   void on_delivered(int to, uint64_t pass);
   /// Gradients that were sent from here may be lost. Fails the context, unless it is known that
   /// they have arrived: then the pass may be over, and its gradients in use.
-  void on_lost(int to, uint64_t pass, const std::string& cause);
+  void on_lost(int to, uint64_t pass, const std::string& cause) noexcept;
   /// That worker has finished its part, so all that was sent to it has arrived.
   void on_finished(int rank);
 
   /// The context has ended: no pass goes on, and the thread that works frees the context's memory.
-  /// Returns whether an order was running, which is then answered with `cause`.
-  bool end(const Error& why, const std::string& cause);
+  /// Returns whether an order was running, which is then answered with `cause`; without memory for
+  /// that, with `why`.
+  bool end(const Error& why, const std::string& cause) noexcept;
   bool busy() const;
 
  private:
@@ -69,7 +70,10 @@ class PassRunner {
   Future<PassAnswer> ask(Question question);
   void post(Event event);
   void work_off();
-  bool take_events(std::vector<Event>& events);
+  /// In a catch block: the context fails with what was caught. Takes no memory.
+  void fail() noexcept;
+  bool take_events(std::vector<Event>& events) noexcept;
+  void refuse(std::vector<Event>& events) noexcept;
   void handle(Question& question);
   void handle(RunOrder& order);
   void handle(Arrived& arrived);
@@ -80,13 +84,13 @@ class PassRunner {
   void publish(Leaves fresh, LeafStage::Gradients staged);
   void send(LocalPass::Outgoing outgoing);
   void send_held();
-  void report_if_done();
+  void report_if_done() noexcept;
 
   ContextState& context_;
 
   // Touched by the thread that works only.
-  std::unique_ptr<LocalPass> pass_;
-  Leaves staged_;  // of a pass whose stages are not done
+  std::unique_ptr<LocalPass> pass_;  // until the context has ended
+  Leaves staged_;                    // of a pass whose stages are not done
 
   mutable base::Mutex mutex_;
   std::vector<Event> events_ WEFT_GUARDED_BY(mutex_);

@@ -148,15 +148,29 @@ uint64_t OptimizerDriver::number_for(int64_t context) const {
 
 namespace {
 
+// An outcome whose failure has no text counts as none.
+void set_failure(OwnerOutcome& outcome, ErrorCode code, const std::string& text) {
+  outcome.failure = text.empty() ? fmt::format("{} without a text", name(code)) : text;
+  outcome.code = code;
+}
+void set_failure(OwnerOutcome& outcome, const rpc::Complaint& complaint) {
+  if (complaint) set_failure(outcome, static_cast<ErrorCode>(complaint.code), complaint.text);
+}
+void set_failure(OwnerOutcome& outcome, const Error& error) {
+  set_failure(outcome, error.code(), error.message());
+}
+
 OwnerOutcome outcome_of(const WorkerInfo& owner, const OwnerAnswer<StepResult>& answer) {
+  OwnerOutcome outcome{owner};
   if (answer.value) {
-    const StepResult& result = *answer.value;
-    const bool failed = static_cast<bool>(result.complaint);
-    return {owner, result.applied, result.parameters, result.complaint.text,
-            failed ? static_cast<ErrorCode>(result.complaint.code) : ErrorCode::kRemoteError};
+    outcome.applied = answer.value->applied;
+    outcome.parameters = answer.value->parameters;
+    set_failure(outcome, answer.value->complaint);
+  } else {
+    outcome.applied = answer.error->may_have_run() ? Applied::kUnknown : Applied::kNo;
+    set_failure(outcome, *answer.error);
   }
-  return {owner, answer.error->may_have_run() ? Applied::kUnknown : Applied::kNo, 0,
-          answer.error->message(), answer.error->code()};
+  return outcome;
 }
 
 std::optional<Error> failure_of(const std::string& step,
@@ -227,9 +241,12 @@ void OptimizerDriver::ask_first(const StepOrder& order, const TimeLimit& time) {
   std::vector<OwnerOutcome> outcomes = outcomes_before(order.context);
   for (size_t i = 0; i < owners_.size(); ++i) {
     const auto& [complaint, error] = answers[i];
-    outcomes[i].failure = error ? error->message() : complaint->text;
-    if (error) outcomes[i].code = error->code();
-    if (!error && *complaint) outcomes[i].code = static_cast<ErrorCode>(complaint->code);
+    outcomes[i].failure.clear();  // that of an earlier attempt
+    if (error) {
+      set_failure(outcomes[i], *error);
+    } else {
+      set_failure(outcomes[i], *complaint);
+    }
   }
   if (const auto failure = note(order, std::move(outcomes))) throw *failure;
 }
@@ -275,17 +292,22 @@ double OptimizerDriver::clip_grad_norm(int64_t context, double max_norm, double 
   }
   check_context(context);
   const base::MutexLock one_at_a_time(stepping_);
+  if (unfinished_scaling_ && unfinished_scaling_->context == context) scale(*unfinished_scaling_);
   const auto answers = ask_all<&OwnerOptimizer::gradient_norm>(context, norm_type);
   throw_failures("clip_grad_norm", answers);
   double norm = 0;
   for (const auto& answer : answers) add_norm(norm, answer.value->norm, norm_type);
   if (!std::isinf(norm_type)) norm = std::pow(norm, 1 / norm_type);
   const double factor = max_norm / (norm + kNormMargin);
-  if (std::isfinite(norm) && factor < 1) {
-    const ScaleOrder order{++scalings_, context, factor};
-    throw_failures("clip_grad_norm", ask_all<&OwnerOptimizer::scale_gradients>(order));
-  }
+  if (std::isfinite(norm) && factor < 1) scale({++scalings_, context, factor});
   return norm;
+}
+
+// An owner that has carried out this order does nothing.
+void OptimizerDriver::scale(ScaleOrder order) {
+  unfinished_scaling_ = order;
+  throw_failures("clip_grad_norm", ask_all<&OwnerOptimizer::scale_gradients>(order));
+  unfinished_scaling_.reset();
 }
 
 }  // namespace weft::optim

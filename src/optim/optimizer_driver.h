@@ -79,6 +79,7 @@ class OptimizerDriver {
   void ask_first(const StepOrder& order, const TimeLimit& time) WEFT_REQUIRES(stepping_);
   void begin(const StepOrder& order) WEFT_REQUIRES(stepping_);
   std::optional<Error> note(const StepOrder& order, std::vector<OwnerOutcome> outcomes);
+  void scale(ScaleOrder order) WEFT_REQUIRES(stepping_);
   // These three templates are defined in optim/ask_owners.h.
   template <auto Method, typename Arguments>
   auto ask_owners(const TimeLimit& time, const Arguments& arguments) const;
@@ -100,6 +101,9 @@ class OptimizerDriver {
   mutable base::Mutex stepping_;  // held during a step, clipping, state() and load_state()
   uint64_t number_ WEFT_GUARDED_BY(stepping_) = 0;
   uint64_t scalings_ WEFT_GUARDED_BY(stepping_) = 0;
+  // A scaling that not all owners have carried out. Those that have must not measure and scale
+  // their gradients again beside gradients that are as they were.
+  std::optional<ScaleOrder> unfinished_scaling_ WEFT_GUARDED_BY(stepping_);
   std::optional<Unfinished> unfinished_ WEFT_GUARDED_BY(stepping_);
   // The contexts of unfinished steps after which another step was begun.
   std::set<int64_t> given_up_ WEFT_GUARDED_BY(stepping_);

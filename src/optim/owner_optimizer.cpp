@@ -17,6 +17,7 @@
 #include "optim/param_state.h"
 #include "optim/stepping.h"
 #include "rpc/functions/describe_exception.h"
+#include "weft/current_call.h"
 
 namespace weft::optim {
 
@@ -29,8 +30,8 @@ using Applied = OwnerOutcome::Applied;
 class LentGradients {
  public:
   LentGradients(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients)
-      : parameters_(parameters) {
-    own_.reserve(parameters.size());
+      : LentGradients(parameters) {
+    // If a parameter cannot take its gradient, the destructor puts back what was lent before.
     for (size_t i = 0; i < parameters.size(); ++i) {
       own_.push_back(std::exchange(parameters[i].mutable_grad(), gradients[i]));
     }
@@ -42,6 +43,10 @@ class LentGradients {
   LentGradients& operator=(const LentGradients&) = delete;
 
  private:
+  explicit LentGradients(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {
+    own_.reserve(parameters.size());
+  }
+
   const std::vector<at::Tensor>& parameters_;
   std::vector<at::Tensor> own_;
 };
@@ -67,6 +72,11 @@ Record copied_to(Record record, const at::Device& device) {
     if (tensor && tensor->defined()) *tensor = tensor->to(device, false, /*copy=*/true);
   }
   return record;
+}
+
+// A caller that gave up was told so, and may have gone on: nothing is changed for it any more.
+[[noreturn]] void refuse_given_up(const std::string& what) {
+  throw Error(ErrorCode::kCancelled, what + " was given up by its caller before it began");
 }
 
 std::string text_of(at::IntArrayRef sizes) {
@@ -158,6 +168,7 @@ StepResult OwnerOptimizer::apply(const StepOrder& order) {
     GroupOptions options = read_options(order.options);
     const std::vector<at::Tensor> gradients = this->gradients(order.context);
     refuse_sparse(gradients, options);
+    if (current_call::cancelled()) refuse_given_up(fmt::format("step {}", order.number));
     use_options(std::move(options));
     result.parameters = count_defined(gradients);
     if (result.parameters > 0) {
@@ -239,6 +250,7 @@ rpc::Complaint OwnerOptimizer::scale_gradients(const ScaleOrder& order) {
       for (at::Tensor& gradient : scaled) {
         if (gradient.defined()) gradient = gradient * order.factor;
       }
+      if (current_call::cancelled()) refuse_given_up(fmt::format("scaling {}", order.number));
       state->gradients().replace(parameters_, std::move(scaled));
     }
     last_scaling_ = order.number;

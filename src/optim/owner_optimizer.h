@@ -25,6 +25,8 @@ class OwnerOptimizer {
   /// something is, all other methods return or throw the same complaint.
   rpc::Complaint complaint() const { return complaint_; }
 
+  /// Changes nothing if the caller gave up while this waited for Stepping. The same holds for
+  /// scale_gradients().
   StepResult step(const StepOrder& order);
   /// The complaint with which step() would refuse this order before it changes anything.
   rpc::Complaint check_step(const StepOrder& order) const;

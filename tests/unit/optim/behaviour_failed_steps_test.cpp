@@ -1,12 +1,14 @@
 // Behaviour 38: what the network and mistakes do to a step.
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <thread>
 
 #include "optim/owner_optimizer.h"
 #include "optimizer_scene.h"
+#include "weft/current_call.h"
 #include "wire/frame.h"
 
 namespace weft::behaviour_optim {
@@ -55,17 +57,22 @@ TEST_F(Behaviour38_FailedSteps, AStepWhoseReplyIsLostIsAppliedOnce) {
   expect_equal();
 }
 
+Record sgd_options() { return optim::detail::TypedKind<SGD>::get().write(SGDOptions(0.1)); }
+
+/// The part of a distributed optimizer for b's matrix.
+RRef<optim::OwnerOptimizer> optimizer_of_b(Agent& from) {
+  return remote<optim::OwnerOptimizer>(
+      from, "b",
+      optim::OwnerPlan{
+          "torch::optim::SGD", sgd_options(), {{sgd_options(), {remote<own_matrix>(from, "b")}}}});
+}
+
 TEST_F(Behaviour38_FailedSteps, AStepIsKnownByItsNumber) {
   Context context(group[0]);
   pass(context, 0);
-  const RRef<optim::OwnerOptimizer> owner = remote<optim::OwnerOptimizer>(
-      group[0], "b",
-      optim::OwnerPlan{"torch::optim::SGD",
-                       optim::detail::TypedKind<SGD>::get().write(SGDOptions(0.1)),
-                       {{optim::detail::TypedKind<SGD>::get().write(SGDOptions(0.1)),
-                         {remote<own_matrix>(group[0], "b")}}}});
+  const RRef<optim::OwnerOptimizer> owner = optimizer_of_b(group[0]);
   const c10::AutoGradMode off(false);
-  const std::vector<Record> options{optim::detail::TypedKind<SGD>::get().write(SGDOptions(0.1))};
+  const std::vector<Record> options{sgd_options()};
   const auto send = [&](uint64_t number) {
     return owner.rpc_sync<&optim::OwnerOptimizer::step>(
         optim::StepOrder{number, context.id(), options});
@@ -80,6 +87,42 @@ TEST_F(Behaviour38_FailedSteps, AStepIsKnownByItsNumber) {
   EXPECT_TRUE(at::equal(everyones_parameters().at("b").matrix, once));
 }
 
+struct LateStep {
+  std::promise<void> began;
+  std::promise<optim::StepResult> result;
+};
+std::shared_ptr<LateStep> late_step;
+
+void step_when_given_up(RRef<optim::OwnerOptimizer> owner, optim::StepOrder order) {
+  const auto late = late_step;  // the test does not wait for the end of this function
+  late->began.set_value();
+  while (!current_call::cancelled()) std::this_thread::yield();
+  late->result.set_value(owner.local_value().step(order));
+}
+
+TEST_F(Behaviour38_FailedSteps, AStepWhoseCallerHasGivenUpChangesNothing) {
+  Context context(group[0]);
+  pass(context, 0);
+  const RRef<optim::OwnerOptimizer> owner = optimizer_of_b(group[0]);
+  const c10::AutoGradMode off(false);
+  const optim::StepOrder order{1, context.id(), {sgd_options()}};
+  const at::Tensor before = everyones_parameters().at("b").matrix.detach().clone();
+  const auto late = late_step = std::make_shared<LateStep>();
+
+  const auto call = group[0].async<step_when_given_up>("b", owner, order);
+  late->began.get_future().wait();
+  call.cancel();
+  const optim::StepResult result = late->result.get_future().get();
+
+  EXPECT_EQ(result.applied, Applied::kNo);
+  EXPECT_THAT(result.complaint.text, HasSubstr("step 1 was given up by its caller"));
+  EXPECT_TRUE(at::equal(everyones_parameters().at("b").matrix, before));
+
+  // Sent again, it is applied.
+  EXPECT_EQ(owner.rpc_sync<&optim::OwnerOptimizer::step>(order).applied, Applied::kYes);
+  EXPECT_FALSE(at::equal(everyones_parameters().at("b").matrix, before));
+}
+
 // --- steps that fail ---------------------------------------------------------------------------
 
 /// Fails on the workers named, in the middle of a step or before it.
@@ -91,12 +134,14 @@ class Balking : public torch::optim::SGD {
     SGD::step(closure);
     for (const at::Tensor& each : param_groups_[0].params()) {
       if (!balks.empty() && each.is_same(everyones_parameters().at(balks).matrix)) {
+        if (without_a_text) throw Error(ErrorCode::kLimitExceeded, "");
         throw 7;  // no std::exception
       }
     }
     return {};
   }
   static inline std::string balks;
+  static inline bool without_a_text = false;
 };
 
 }  // namespace
@@ -120,6 +165,21 @@ TEST_F(Behaviour38_FailedSteps, AStepThatThrewIsNotAppliedAgain) {
   EXPECT_THROW(optimizer.step(context), Error);
 
   EXPECT_TRUE(at::equal(everyones_parameters().at("b").matrix, once));
+}
+
+TEST_F(Behaviour38_FailedSteps, AFailureWithoutATextIsOne) {
+  optim::DistributedOptimizer<Balking> optimizer(group[0], references(), SGDOptions(0.1));
+  Context context(group[0]);
+  pass(context, 0);
+  Balking::balks = "b";
+  Balking::without_a_text = true;
+
+  EXPECT_THAT([&] { optimizer.step(context); },
+              fails_with(ErrorCode::kLimitExceeded, "b (partly applied): kLimitExceeded"));
+  EXPECT_FALSE(optimizer.last_step().at(1).failure.empty());
+
+  Balking::balks = "";
+  Balking::without_a_text = false;
 }
 
 TEST_F(Behaviour38_FailedSteps, AFailedStepThatOthersCameAfterCannotBeCompleted) {
