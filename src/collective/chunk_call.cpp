@@ -19,25 +19,28 @@ namespace {
 
 class ChunkCall final : public detail::TypedCall<ChunkReply> {
  public:
+  using Sending = std::shared_ptr<void>;  // of ProcessGroups::begin_sending()
+
   ChunkCall(rpc::AgentCore& agent, WorkerInfo to, OutgoingChunk sent, std::function<void()> arrived,
-            rpc::Resending resending)
+            Sending sending, rpc::Resending resending)
       : agent_(agent.weak_from_this()),
         runtime_(agent.runtime().shared_from_this()),
         to_(std::move(to)),
         sent_(std::move(sent)),
         arrived_(std::move(arrived)),
+        sending_(std::move(sending)),
         resending_(resending) {}
 
   static void start(rpc::AgentCore& agent, const WorkerInfo& to, OutgoingChunk sent,
-                    std::function<void()> arrived, rpc::Resending resending) {
+                    std::function<void()> arrived, Sending sending, rpc::Resending resending) {
     using Function = detail::RemoteFunction<sys_collective_chunk>;
     const detail::Ambient::Scope nobody{detail::Ref<detail::Ambient>()};
     const c10::AutoGradMode off(false);
     Encoder arguments;
     Function::encode(arguments, sent.chunk);
     for (Encoder::OutgoingTensor& each : arguments.tensors()) each.borrowed = sent.lasting;
-    auto call =
-        detail::make_ref<ChunkCall>(agent, to, std::move(sent), std::move(arrived), resending);
+    auto call = detail::make_ref<ChunkCall>(agent, to, std::move(sent), std::move(arrived),
+                                            std::move(sending), resending);
     // No timeout: the operation has one, and the call fails if the receiver is lost.
     agent.start_call(*call, Function::entry(), Destination(to.id, Timeout(0)), true, arguments);
     call->ask_for_receiver();
@@ -47,7 +50,10 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
     TypedCall<ChunkReply>::settle_with(result, sink);
     const auto arrived = std::exchange(arrived_, {});
     sent_.chunk.tensors.clear();
-    if (!this->value().gone) {
+    sending_.reset();
+    // A receiver that has left without an error needs no chunk: it had all it wanted, maybe by an
+    // earlier attempt to send this one. If this member still waits for the receiver, it asks.
+    if (!this->value().gone || this->value().code == 0) {
       if (arrived) arrived();
       return;
     }
@@ -79,12 +85,12 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
     const ChannelId channel = sent->chunk.channel;
     resending_.on_failed(
         *agent, to_.id, error,
-        [weak = agent_, to = to_, sent,
-         arrived = std::exchange(arrived_, {})](rpc::Resending next) {
+        [weak = agent_, to = to_, sent, arrived = std::exchange(arrived_, {}),
+         sending = std::exchange(sending_, {})](rpc::Resending next) {
           const auto alive = weak.lock();
           if (!alive) return;
           try {
-            start(*alive, to, std::move(*sent), arrived, next);
+            start(*alive, to, std::move(*sent), arrived, sending, next);
           } catch (const Error& failure) {
             ProcessGroups::of(*alive).on_lost(sent->chunk.channel, to, failure);
           }
@@ -102,6 +108,7 @@ class ChunkCall final : public detail::TypedCall<ChunkReply> {
   const WorkerInfo to_;
   OutgoingChunk sent_;
   std::function<void()> arrived_;
+  Sending sending_;
   const rpc::Resending resending_;
 };
 
@@ -112,7 +119,8 @@ void post(rpc::Runtime& runtime, detail::Task task) { runtime.io.post_task(std::
 void send_chunk(rpc::AgentCore& agent, const WorkerInfo& to, const OutgoingChunk& sent,
                 std::function<void()> arrived) {
   try {
-    ChunkCall::start(agent, to, sent, std::move(arrived), {});
+    auto sending = ProcessGroups::of(agent).begin_sending(sent.chunk.channel, to.id);
+    ChunkCall::start(agent, to, sent, std::move(arrived), std::move(sending), {});
   } catch (const Error& error) {
     ProcessGroups::of(agent).on_lost(sent.chunk.channel, to, error);
   }

@@ -19,9 +19,9 @@ struct OutgoingChunk {
   bool lasting = false;  // nobody changes the tensors: a receiver on this host reads them in place
 };
 
-/// `arrived`, if there is one, is called when `to` has the tensors. If the connection breaks, the
-/// chunk is sent again: a receiver drops a chunk that it has already. If the chunk cannot be sent,
-/// the channel fails.
+/// `arrived`, if there is one, is called when `to` has the tensors, or has left the channel without
+/// an error. If the connection breaks, the chunk is sent again: a receiver drops a chunk that it
+/// has already. If the chunk cannot be sent, the channel fails.
 void send_chunk(rpc::AgentCore& agent, const WorkerInfo& to, const OutgoingChunk& chunk,
                 std::function<void()> arrived);
 

@@ -2,6 +2,7 @@
 #include "collective/process_group_state.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -51,8 +52,8 @@ class AgentOutside final : public Channel::Outside {
       try {
         rpc::own_call<sys_collective_fail>(*agent, members_[i].id, kTellTimeout, id_,
                                            static_cast<uint8_t>(error.code()), error.message());
-      } catch (const Error&) {
-        // That member is gone, or will notice the failure by itself.
+      } catch (const std::exception&) {
+        // That member is gone, or will notice the failure by itself; or there is no memory.
       }
     }
   }
@@ -182,6 +183,11 @@ std::shared_ptr<Channel> ProcessGroupState::find_channel(uint32_t channel) {
 
 std::optional<Error> ProcessGroupState::failure_of_closed(uint32_t channel) {
   const base::MutexLock lock(mutex_);
+  if (channel >= next_channel_) {
+    return Error(ErrorCode::kLimitExceeded,
+                 fmt::format("channel {} of a group of which this member has opened {} channels",
+                             channel, next_channel_));
+  }
   const auto found = closed_failures_.find(channel);
   return found == closed_failures_.end() ? std::nullopt : std::optional(found->second);
 }

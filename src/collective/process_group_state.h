@@ -56,7 +56,8 @@ class ProcessGroupState : public std::enable_shared_from_this<ProcessGroupState>
   /// Null if the channel was closed, or if its number is far beyond those opened here so far. A
   /// channel that this member will open soon is made now, to keep what comes for it.
   std::shared_ptr<Channel> find_channel(uint32_t channel);
-  /// The error that the channel had failed with when it was closed, if it had failed.
+  /// Of a channel that find_channel() does not find: the error that it had failed with when it was
+  /// closed, if it had failed; kLimitExceeded if its number is too far beyond those opened here.
   std::optional<Error> failure_of_closed(uint32_t channel);
   /// The rank in the group of the worker with the rank `worker`; -1 if it is no member.
   int rank_of(int worker) const;

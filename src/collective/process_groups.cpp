@@ -2,11 +2,14 @@
 #include "collective/process_groups.h"
 
 #include <algorithm>
+#include <new>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/room.h"
 #include "collective/chunk_call.h"
 #include "collective/reserved_functions.h"
 #include "rpc/resend.h"
@@ -85,6 +88,26 @@ void check_names(const std::vector<std::string>& names, const std::string& self)
 }
 
 }  // namespace
+
+class ProcessGroups::Sending {
+ public:
+  Sending(std::shared_ptr<ProcessGroups> groups, const Receiver& receiver)
+      : groups_(std::move(groups)), receiver_(receiver) {
+    const base::MutexLock lock(groups_->mutex_);
+    ++groups_->sending_[receiver_];
+  }
+  ~Sending() {
+    const base::MutexLock lock(groups_->mutex_);
+    const auto found = groups_->sending_.find(receiver_);
+    if (--found->second == 0) groups_->sending_.erase(found);
+  }
+  Sending(const Sending&) = delete;
+  Sending& operator=(const Sending&) = delete;
+
+ private:
+  const std::shared_ptr<ProcessGroups> groups_;
+  const Receiver receiver_;
+};
 
 ProcessGroups::ProcessGroups(rpc::AgentCore& agent)
     : agent_(agent.weak_from_this()), runtime_(agent.runtime().shared_from_this()) {}
@@ -181,6 +204,15 @@ ChunkReply ProcessGroups::why_gone(const ChannelId& id) {
   return {true, static_cast<uint8_t>(failure->code()), failure->message()};
 }
 
+std::shared_ptr<void> ProcessGroups::begin_sending(const ChannelId& id, int worker) {
+  return std::make_shared<Sending>(shared_from_this(), Receiver{id.group, id.channel, worker});
+}
+
+bool ProcessGroups::is_sending(const ChannelId& id, int worker) {
+  const base::MutexLock lock(mutex_);
+  return sending_.contains({id.group, id.channel, worker});
+}
+
 std::vector<std::shared_ptr<ProcessGroupState>> ProcessGroups::all() {
   std::vector<std::shared_ptr<ProcessGroupState>> groups;
   const base::MutexLock lock(mutex_);
@@ -194,7 +226,12 @@ std::vector<std::shared_ptr<ProcessGroupState>> ProcessGroups::all() {
 
 void ProcessGroups::watch_before_long() {
   if (alarm_set_.exchange(true, std::memory_order_acq_rel)) return;
-  set_alarm();
+  try {
+    set_alarm();
+  } catch (...) {
+    alarm_set_.store(false, std::memory_order_release);  // the next operation tries again
+    throw;
+  }
 }
 
 void ProcessGroups::set_alarm() {
@@ -213,7 +250,19 @@ void ProcessGroups::set_alarm() {
 }
 
 void ProcessGroups::watch() {
-  alarm_set_.store(false, std::memory_order_release);
+  for (;;) {
+    try {
+      alarm_set_.store(false, std::memory_order_release);
+      if (ask_missing()) watch_before_long();
+      return;
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(base::kMomentWithoutMemory);
+    }
+  }
+}
+
+// False: no operation is under way.
+bool ProcessGroups::ask_missing() {
   const base::Time since = runtime_->clock->now() - kWatchInterval;
   bool busy = false;
   std::set<Waited> waited;
@@ -230,7 +279,7 @@ void ProcessGroups::watch() {
     const base::MutexLock lock(mutex_);
     std::erase_if(strikes_, [&](const auto& each) { return !waited.contains(each.first); });
   }
-  if (busy) watch_before_long();
+  return busy;
 }
 
 void ProcessGroups::ask(const std::shared_ptr<ProcessGroupState>& group, uint32_t channel, int rank,
@@ -243,13 +292,19 @@ void ProcessGroups::ask(const std::shared_ptr<ProcessGroupState>& group, uint32_
   const auto agent = agent_.lock();
   if (!agent) return;
   const int worker = group->members()[static_cast<size_t>(rank)].id;
-  // No timeout: the call fails when heartbeats find the member dead.
-  rpc::call_until_answered<sys_collective_attends>(*agent, worker, Timeout(0),
-                                                   ChannelId{group->id(), channel}, awaited)
-      .on_ready(
-          [self = shared_from_this(), group, channel, rank](const Future<ChunkReply>& answer) {
-            self->on_answered(group, channel, rank, answer);
-          });
+  try {
+    // No timeout: the call fails when heartbeats find the member dead.
+    rpc::call_until_answered<sys_collective_attends>(*agent, worker, Timeout(0),
+                                                     ChannelId{group->id(), channel}, awaited)
+        .on_ready(
+            [self = shared_from_this(), group, channel, rank](const Future<ChunkReply>& answer) {
+              self->on_answered(group, channel, rank, answer);
+            });
+  } catch (const std::bad_alloc&) {
+    const base::MutexLock lock(mutex_);
+    asked_.erase(waited);
+    throw;
+  }
 }
 
 void ProcessGroups::on_answered(const std::shared_ptr<ProcessGroupState>& group, uint32_t channel,
@@ -265,7 +320,7 @@ void ProcessGroups::on_answered(const std::shared_ptr<ProcessGroupState>& group,
     // With any other error this worker is shutting down, or the next watch() asks again.
     if (error->code() == ErrorCode::kPeerLost) on_lost(id, member, *error);
   } else if (const ChunkReply reception = answer.wait(); reception.gone) {
-    // Chunks that the member sent before it left may still be on their way.
+    // The chunk may have come since this worker asked.
     if (is_strike(waited, kMostGoneAnswers)) on_gone(id, member, reception);
   } else {
     const base::MutexLock lock(mutex_);

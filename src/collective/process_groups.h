@@ -40,6 +40,10 @@ class ProcessGroups final : public rpc::AgentExtension,
   void forget(uint64_t id, const std::optional<Error>& failure);
   /// The answer to a member that sends something to a channel that is not here.
   ChunkReply why_gone(const ChannelId& channel);
+  /// A chunk of the channel is on its way to that worker as long as the result lives. The channel
+  /// may be closed meanwhile: an operation ends here when the chunks that it sent are copied.
+  std::shared_ptr<void> begin_sending(const ChannelId& channel, int worker);
+  bool is_sending(const ChannelId& channel, int worker);
 
   /// A member does not have the channel any more.
   void on_gone(const ChannelId& channel, const WorkerInfo& member, const ChunkReply& reception);
@@ -55,12 +59,16 @@ class ProcessGroups final : public rpc::AgentExtension,
   void on_member_gone(const WorkerInfo& member, const Error& why) override;
 
  private:
+  class Sending;
+  // A worker that a chunk is on its way to.
+  using Receiver = std::tuple<uint64_t, uint32_t, int>;  // group, channel, id of the worker
   // A member whose chunk a channel waits for.
   using Waited = std::tuple<uint64_t, uint32_t, int>;  // group, channel, rank
 
   std::vector<std::shared_ptr<ProcessGroupState>> all();
   void set_alarm();
   void watch();
+  bool ask_missing();
   void ask(const std::shared_ptr<ProcessGroupState>& group, uint32_t channel, int rank,
            const Channel::Awaited& awaited);
   void on_answered(const std::shared_ptr<ProcessGroupState>& group, uint32_t channel, int rank,
@@ -79,6 +87,7 @@ class ProcessGroups final : public rpc::AgentExtension,
   std::set<Waited> asked_ WEFT_GUARDED_BY(mutex_);          // members that have not answered yet
   // How often in a row a member has answered that it has left.
   std::map<Waited, int> strikes_ WEFT_GUARDED_BY(mutex_);
+  std::map<Receiver, size_t> sending_ WEFT_GUARDED_BY(mutex_);  // chunks on their way
   std::shared_ptr<rpc::Alarm> alarm_ WEFT_GUARDED_BY(mutex_);
 };
 

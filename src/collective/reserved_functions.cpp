@@ -51,9 +51,14 @@ void sys_collective_fail(ChannelId id, uint8_t code, std::string cause) {
 
 ChunkReply sys_collective_attends(ChannelId id, Channel::Awaited awaited) {
   const auto [channel, from] = find(id);
-  if (!channel) return why_gone(id);
-  channel->on_asked(from, awaited);
-  return {};
+  if (channel) {
+    channel->on_asked(from, awaited);
+    return {};
+  }
+  // The caller may be waiting for a chunk that this member sent before it left.
+  rpc::IncomingCall* call = rpc::IncomingCall::current();
+  if (ProcessGroups::of(call->server().agent()).is_sending(id, call->caller().id)) return {};
+  return why_gone(id);
 }
 
 void register_reserved_functions() {

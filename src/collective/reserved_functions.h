@@ -17,7 +17,7 @@ void register_reserved_functions();
 ChunkReply sys_collective_chunk(Chunk chunk);
 void sys_collective_fail(ChannelId channel, uint8_t code, std::string cause);
 /// Called by a member that waits for this one in `awaited`. The reply says whether this member has
-/// left the channel, so that waiting is useless.
+/// left the channel and has no chunk for the caller on its way, so that waiting is useless.
 ChunkReply sys_collective_attends(ChannelId channel, Channel::Awaited awaited);
 
 }  // namespace weft::collective

@@ -3,6 +3,8 @@
 
 #include <cxxabi.h>
 
+#include <exception>
+#include <optional>
 #include <utility>
 
 #include "nn/reducer.h"
@@ -27,6 +29,22 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::begin_forward() { reducer_->begin_forward(is_training()); }
 
+namespace {
+
+// Runs `step`. Keeps what it throws in `first`, unless an earlier step has thrown.
+template <typename F>
+void attempt(std::exception_ptr& first, const F& step) {
+  try {
+    step();
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    if (!first) first = std::current_exception();
+  }
+}
+
+}  // namespace
+
 void join(const std::vector<DataParallel*>& modules, const std::function<void()>& batches,
           const JoinOptions& options) {
   for (const DataParallel* each : modules) {
@@ -50,10 +68,28 @@ void join(const std::vector<DataParallel*>& modules, const std::function<void()>
     throw;
   }
   // Depart from all modules before waiting for any: other members may still be training with the
-  // next module, and must learn that this member has departed from it.
-  std::vector<Future<int>> departures;
-  for (DataParallel* each : modules) departures.push_back(each->reducer()->depart());
-  for (size_t i = 0; i < modules.size(); ++i) modules[i]->reducer()->end_join(departures[i].wait());
+  // next module, and must learn that this member has departed from it. If the join of one module
+  // fails, the other modules' joins end all the same.
+  std::exception_ptr first_failure;
+  std::vector<std::optional<Future<int>>> departures(modules.size());
+  for (size_t i = 0; i < modules.size(); ++i) {
+    attempt(first_failure, [&] { departures[i] = modules[i]->reducer()->depart(); });
+  }
+  for (size_t i = 0; i < modules.size(); ++i) {
+    Reducer& reducer = *modules[i]->reducer();
+    std::optional<int> last;
+    attempt(first_failure, [&] {
+      if (departures[i]) last = departures[i]->wait();
+    });
+    if (last) {
+      attempt(first_failure, [&] { reducer.end_join(*last); });
+    } else {
+      // The others would wait for a departure that they are not told of.
+      if (!departures[i]) reducer.give_up("a member could not leave the join");
+      reducer.cancel_join();
+    }
+  }
+  if (first_failure) std::rethrow_exception(first_failure);
 }
 
 }  // namespace weft::nn

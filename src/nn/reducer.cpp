@@ -11,6 +11,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "autograd/contexts.h"
+#include "nn/wait_for_all.h"
 #include "rpc/functions/describe_exception.h"
 #include "weft/detail/arrival.h"
 
@@ -224,18 +225,20 @@ Reducer::Stage& Reducer::stage_in(autograd::ContextState& context) {
 void Reducer::prepare_round(bool training) {
   const base::MutexLock one_at_a_time(preparing_);
   bool prepared = false, buffers_sent = false, joining = false;
+  auto divisor = collective::Divisor::kAll;
   std::vector<int> active;
   {
     const Lock lock(mutex_);
     prepared = prepared_;
     buffers_sent = buffers_sent_;
     joining = joining_;
+    if (average_over_active_) divisor = collective::Divisor::kPresent;
     active = active_;
   }
   const c10::AutoGradMode off(false);
   if (!prepared) {
     if (joining) {
-      active = channel_->agree_on_members().wait().present;
+      active = channel_->agree_on_members(divisor).wait().present;
       const Lock lock(mutex_);
       active_ = active;
     }
@@ -393,6 +396,10 @@ void Reducer::end_backward(uint64_t owner) {
   const auto [reducing, missing] =
       finish_round([](const at::Tensor& parameter) { return parameter.grad(); });
   const c10::AutoGradMode off(false);
+  std::vector<Future<collective::Outcome>> outcomes;
+  outcomes.reserve(reducing.size());
+  for (const Reducing& each : reducing) outcomes.push_back(each.outcome);
+  wait_for_all(outcomes);
   for (const Reducing& each : reducing) {
     for (const Reduced& reduced : each.take()) {
       if (reduced.used) put_grad(reduced.parameter, reduced.gradient);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "nn/replicas.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -11,7 +13,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/room.h"
 #include "collective/flat_tensor.h"
+#include "nn/wait_for_all.h"
 #include "wire/dtype.h"
 
 namespace weft::nn {
@@ -26,13 +30,31 @@ namespace {
 // Well below the 4,096 tensors that fit into a message.
 constexpr size_t kMostAtOnce = 1000;
 
-std::string description(const NamedTensor& named, at::Device device) {
+// Numbers devices from zero in the order in which they first appear. The parameters of a bucket are
+// on one device, so the members must agree which parameters share one; the devices themselves may
+// differ.
+class DeviceNumbers {
+ public:
+  size_t of(at::Device device) {
+    const auto found = std::find(devices_.begin(), devices_.end(), device);
+    const auto number = static_cast<size_t>(found - devices_.begin());
+    if (found == devices_.end()) devices_.push_back(device);
+    return number;
+  }
+
+ private:
+  std::vector<at::Device> devices_;
+};
+
+std::string description(const NamedTensor& named, at::Device device, DeviceNumbers& numbers) {
   const at::Tensor& tensor = named.second;
   const bool is_there = !device.is_cpu() && tensor.device() == device;
+  const size_t number = tensor.requires_grad() ? numbers.of(tensor.device()) : 0;
   return fmt::format(
-      "{} of {} [{}], strides [{}]{}{}\n", named.first, c10::toString(tensor.scalar_type()),
+      "{} of {} [{}], strides [{}]{}{}{}\n", named.first, c10::toString(tensor.scalar_type()),
       fmt::join(tensor.sizes(), ", "), fmt::join(tensor.strides(), ", "),
-      tensor.requires_grad() ? "" : ", without gradient", is_there ? ", on its accelerator" : "");
+      tensor.requires_grad() ? "" : ", without gradient", is_there ? ", on its accelerator" : "",
+      number > 0 ? fmt::format(", on device {} of those of its module", number + 1) : "");
 }
 
 at::Tensor as_tensor(const std::string& text) {
@@ -68,8 +90,9 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 
 void check_same(Channel& channel, const std::vector<WorkerInfo>& members,
                 const std::vector<NamedTensor>& tensors, at::Device device) {
+  DeviceNumbers numbers;
   std::string mine;
-  for (const NamedTensor& each : tensors) mine += description(each, device);
+  for (const NamedTensor& each : tensors) mine += description(each, device, numbers);
   const Tensors sent{as_tensor(mine)};
   const auto outcome =
       channel
@@ -98,17 +121,25 @@ void broadcast_all(const collective::DualChannel& dual, const std::vector<int>& 
     alike[{wire::dtype_to_wire(each.scalar_type()), direct}].emplace_back(each, direct);
   }
   std::vector<Future<collective::Outcome>> begun;
-  for (const auto& [key, flat] : alike) {
-    for (size_t first = 0; first < flat.size(); first += kMostAtOnce) {
-      const size_t last = std::min(first + kMostAtOnce, flat.size());
-      Tensors values;
-      for (size_t i = first; i < last; ++i) values.push_back(flat[i].values());
-      const auto signature =
-          collective::signature_of(Kind::kBroadcast, values, ReduceOp::kSum, root);
-      begun.push_back(dual.broadcast(signature, values, ranks));
+  const auto begin = [&](const std::vector<FlatTensor>& flat, size_t first) {
+    const size_t last = std::min(first + kMostAtOnce, flat.size());
+    Tensors values;
+    for (size_t i = first; i < last; ++i) values.push_back(flat[i].values());
+    const auto signature = collective::signature_of(Kind::kBroadcast, values, ReduceOp::kSum, root);
+    base::make_room(begun, begun.size() + 1);
+    begun.push_back(dual.broadcast(signature, values, ranks));
+  };
+  try {
+    for (const auto& [key, flat] : alike) {
+      for (size_t first = 0; first < flat.size(); first += kMostAtOnce) begin(flat, first);
     }
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    wait_for_outcomes(begun);  // the tensors are the caller's again
+    throw;
   }
-  for (const auto& each : begun) each.wait();
+  wait_for_all(begun);
   for (const auto& [key, flat] : alike) {
     for (const FlatTensor& each : flat) each.bring_back();
   }

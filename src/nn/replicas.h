@@ -16,8 +16,8 @@ namespace weft::nn {
 using NamedTensor = std::pair<std::string, at::Tensor>;
 
 /// Throws kInvalidArgument, naming what differs, unless all members have tensors of the same names,
-/// types, shapes and strides. If `device` is not the CPU, the same tensors must be on it
-/// everywhere.
+/// types, shapes and strides, and the same of them with gradients share a device. If `device` is
+/// not the CPU, the same tensors must be on it everywhere.
 void check_same(collective::Channel& channel, const std::vector<WorkerInfo>& members,
                 const std::vector<NamedTensor>& tensors, at::Device device);
 

@@ -93,6 +93,8 @@ std::string describe(const Signature& signature) {
   std::string text = name(kind);
   if (reduces(kind)) text += fmt::format(" ({})", name(static_cast<ReduceOp>(signature.op)));
   if (kind == Kind::kBroadcast) text += fmt::format(" from rank {}", signature.root);
+  if (kind == Kind::kMembership && signature.op == static_cast<uint8_t>(Divisor::kPresent))
+    text += " with averages over the active members";
   if (kind == Kind::kBarrier || kind >= Kind::kMembership) return text;
   text += fmt::format("{} of {} tensor{}", signature.on_device ? " on accelerators" : "",
                       signature.tensors, signature.tensors == 1 ? "" : "s");

@@ -27,10 +27,13 @@ enum class Kind : uint8_t {
   kMeeting
 };
 
+/// By how many members the gradients are divided while some members have joined.
+enum class Divisor : uint8_t { kAll, kPresent };
+
 /// Describes an operation. All members must give the same one.
 struct Signature {
   uint8_t kind = 0;
-  uint8_t op = 0;
+  uint8_t op = 0;         // a ReduceOp; of a membership round a Divisor
   uint8_t type = 0;       // of the elements, as on the wire (wire/dtype.h); 0 if it may differ
   uint8_t on_device = 0;  // 1 if tensors go from accelerator to accelerator
   int32_t root = -1;

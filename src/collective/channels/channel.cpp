@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/error_without_memory.h"
 #include "collective/channels/operation.h"
 
 namespace weft::collective {
@@ -78,16 +79,21 @@ Future<Outcome> Channel::start(const Signature& signature, const std::vector<int
   }
   give_up(wrong);
   const Future<Outcome> outcome = operation->future();
-  outside_->watch();
-  if (operation->heavy) {
-    {
-      const Lock lock(mutex_);
-      operation->queued = true;
-    }
-    // Sending takes time, which the caller may have better use for.
-    outside_->later([self = shared_from_this(), operation] { self->begin(operation); });
-  } else {
+  attempt(*operation, [&] { outside_->watch(); });
+  if (!operation->heavy) {
     begin(operation);
+    return outcome;
+  }
+  {
+    const Lock lock(mutex_);
+    operation->queued = true;
+  }
+  const auto start = [self = shared_from_this(), operation] { self->begin(operation); };
+  try {
+    // Sending takes time, which the caller may have better use for.
+    outside_->later(start);
+  } catch (const std::bad_alloc&) {
+    start();
   }
   return outcome;
 }
@@ -304,7 +310,8 @@ void Channel::attempt(const Operation& operation, const std::function<void()>& s
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (const std::exception& error) {
-    fail_and_tell(failure_of(operation, error));
+    fail_and_tell(
+        base::error_by(ErrorCode::kLimitExceeded, [&] { return failure_of(operation, error); }));
   }
 }
 
@@ -354,33 +361,44 @@ void Channel::finish(const OperationRef& operation) {
     algorithm = std::move(operation->algorithm);
   }
   if (!operation->outcome->claim()) return;
-  Outcome outcome{algorithm->take_result(), operation->ranks};
+  Outcome outcome;
+  std::exception_ptr failure;
+  try {
+    outcome = {algorithm->take_result(), operation->ranks};
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {  // there is no memory for the result: those who wait get that in place of it
+    failure = std::current_exception();
+  }
   algorithm.reset();  // lets go of the tensors: the caller may use them again
-  operation->outcome->settle_value(std::move(outcome), outside_->sink());
+  if (failure) {
+    operation->outcome->settle_error(std::move(failure), outside_->sink());
+  } else {
+    operation->outcome->settle_value(std::move(outcome), outside_->sink());
+  }
 }
 
 // --- failing ---------------------------------------------------------------------------------
 
 // Returns the operations that the caller has to end; nothing if the channel had failed before.
-std::optional<std::vector<Channel::OperationRef>> Channel::mark_failed(const Error& error) {
+// Needs no memory.
+std::optional<Channel::Operations> Channel::mark_failed(const Error& error) {
   std::map<uint64_t, std::vector<Early>> early;
-  std::vector<OperationRef> failed;
+  Operations failed;
   Lock lock(mutex_);
   if (failure_) return std::nullopt;
   failure_ = error;
+  failed.swap(operations_);
   // A thread that works on an operation may be writing to its tensors, so that thread ends it.
-  for (const auto& [number, operation] : operations_) {
-    if (!operation->in_use()) failed.push_back(operation);
-  }
-  operations_.clear();
+  std::erase_if(failed, [](const auto& each) { return each.second->in_use(); });
   early.swap(early_);
   early_chunks_ = 0;
   lock.unlock();
   return failed;
 }
 
-void Channel::end_all(const std::vector<OperationRef>& operations, const Error& error) {
-  for (const OperationRef& operation : operations) {
+void Channel::end_all(const Operations& operations, const Error& error) {
+  for (const auto& [number, operation] : operations) {
     if (operation->outcome->claim()) operation->outcome->settle_error(error, outside_->sink());
   }
 }

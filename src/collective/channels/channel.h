@@ -48,7 +48,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     virtual void watch() = 0;
     /// Where continuations of an outcome run; null: on the thread that settles it.
     virtual detail::ContinuationSink* sink() { return nullptr; }
-    /// Tells all others that the channel has failed.
+    /// Tells all others that the channel has failed. Must not throw: who waits here is told next.
     virtual void tell_failed(const Error& error) = 0;
     virtual std::string name(int rank) const = 0;
     /// "group [a, b]"
@@ -70,8 +70,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Place place_in(const std::vector<int>& ranks) const;
 
   /// A membership round: an operation that does not wait for members that have departed.
-  /// Outcome::present has the ranks of the others.
-  Future<Outcome> agree_on_members();
+  /// Outcome::present has the ranks of the others. All must give the same divisor.
+  Future<Outcome> agree_on_members(Divisor divisor = Divisor::kAll);
   /// This member has no batches left (nn::join) and takes part in no further operation. When all
   /// members have departed, the next epoch begins, in which all take part again, and the future
   /// gives the rank of a member that took part in the most operations.
@@ -101,6 +101,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
  private:
   struct Operation;
   using OperationRef = detail::Ref<Operation>;
+  using Operations = std::map<uint64_t, OperationRef>;
   using Lock = base::MutexLock;
   struct Early {
     int from;
@@ -140,8 +141,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void on_worked(const OperationRef& operation, uint8_t phase, const std::exception_ptr& error);
   void attempt(const Operation& operation, const std::function<void()>& step);
   void finish(const OperationRef& operation);
-  std::optional<std::vector<OperationRef>> mark_failed(const Error& error);
-  void end_all(const std::vector<OperationRef>& operations, const Error& error);
+  std::optional<Operations> mark_failed(const Error& error);
+  void end_all(const Operations& operations, const Error& error);
   int conclude_epoch() WEFT_REQUIRES(mutex_);
   bool has_left() const WEFT_REQUIRES(mutex_);
   void on_departed();
@@ -162,7 +163,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   mutable base::Mutex mutex_;
   std::optional<Error> failure_ WEFT_GUARDED_BY(mutex_);
   uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, OperationRef> operations_ WEFT_GUARDED_BY(mutex_);
+  Operations operations_ WEFT_GUARDED_BY(mutex_);
   // Number and signature of the latest operations that are over, at the index number % size. A
   // chunk that comes late is compared with them.
   std::vector<std::pair<uint64_t, Signature>> finished_ WEFT_GUARDED_BY(mutex_);

@@ -10,9 +10,10 @@
 
 namespace weft::collective {
 
-Future<Outcome> Channel::agree_on_members() {
-  return start(Signature{.kind = static_cast<uint8_t>(Kind::kMembership)}, everybody_,
-               barrier_algorithm(place_in(everybody_)));
+Future<Outcome> Channel::agree_on_members(Divisor divisor) {
+  return start(Signature{.kind = static_cast<uint8_t>(Kind::kMembership),
+                         .op = static_cast<uint8_t>(divisor)},
+               everybody_, barrier_algorithm(place_in(everybody_)));
 }
 
 Future<int> Channel::depart() {
@@ -33,7 +34,7 @@ Future<int> Channel::depart() {
   give_up(wrong);
   const Future<int> last =
       operation->future().then([](const Outcome& outcome) { return outcome.present.at(0); });
-  outside_->watch();
+  attempt(*operation, [&] { outside_->watch(); });
   begin(operation);
   return last;
 }

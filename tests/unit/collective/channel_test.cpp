@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <new>
 #include <stdexcept>
 
 #include <ATen/ops/empty.h>
@@ -369,6 +371,26 @@ TEST_F(ChannelTest, IsFinishedWhenAllHasArrived) {
   world.tasks.clear();
 }
 
+TEST_F(ChannelTest, WhoWaitsIsToldIfThereIsNoMemoryForTheResult) {
+  class WithoutResult final : public Algorithm {
+   public:
+    explicit WithoutResult(Place place) : Algorithm(place, 1) {}
+    Sendings begin() override { return {}; }
+    bool expects(uint8_t, size_t) const override { return false; }
+    Sendings go_on(uint8_t, std::vector<Tensors>) override { return {}; }
+    std::vector<Tensors> take_result() override { throw std::bad_alloc(); }
+  };
+  Channel& channel = world[0];
+
+  const auto outcome =
+      channel.start(signature_of(Kind::kBarrier, {}), channel.everybody(),
+                    std::make_unique<WithoutResult>(channel.place_in(channel.everybody())));
+
+  ASSERT_TRUE(outcome.ready());
+  EXPECT_THROW(outcome.wait(), std::bad_alloc);
+  EXPECT_FALSE(channel.busy());
+}
+
 // --- joining ---------------------------------------------------------------------------------
 
 TEST_F(ChannelTest, WhoHasJoinedDoesNothingMoreUntilAllHave) {
@@ -385,6 +407,16 @@ TEST_F(ChannelTest, WhoHasJoinedDoesNothingMoreUntilAllHave) {
   barrier(1);
   world.run();
   EXPECT_TRUE(met.ready());
+}
+
+TEST_F(ChannelTest, MembersMustDivideByTheSameNumberWhileSomeHaveJoined) {
+  const auto one = world[0].agree_on_members(Divisor::kPresent);
+  const auto other = world[1].agree_on_members();
+  world.run();
+
+  ASSERT_TRUE(one.ready() && other.ready());
+  EXPECT_EQ(failure(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(world[0].failure()->message(), HasSubstr("averages over the active members"));
 }
 
 TEST_F(ChannelTest, AnOperationThatNeedsWhoHasJoinedFails) {

@@ -1,5 +1,6 @@
 // Process groups whose members make mistakes, are late, leave or are lost.
 // SPDX-License-Identifier: BSD-3-Clause
+#include <future>
 #include <optional>
 
 #include <ATen/ops/full.h>
@@ -7,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "collective/chunk_call.h"
 #include "collective/process_groups.h"
 #include "collective/reserved_functions.h"
 #include "unit/collective/process_group_scene.h"
@@ -286,6 +288,39 @@ TEST_F(ProcessGroupFailures, PartsForNobodyAreRefused) {
   // Of a code that there is not.
   agents[1].sync<collective::sys_collective_fail>("a", ChannelId{id, 0}, 250, "strange");
   expect_ended(*handles[0], ErrorCode::kBadMessage);
+}
+
+TEST_F(ProcessGroupFailures, AMemberIsNotGoneWhileItsChunkIsOnItsWay) {
+  auto handles = make_group();
+  const collective::ChannelId channel{handles[0]->group()->id(), 0};
+  auto& groups = collective::ProcessGroups::of(*detail::AgentAccess::core(agents[0]));
+  const auto is_gone_for = [&](size_t asker) {
+    return agents[asker].sync<collective::sys_collective_attends>("a", channel, Awaited()).gone;
+  };
+  auto one = groups.begin_sending(channel, agents[1].info().id);
+  auto other = groups.begin_sending(channel, agents[1].info().id);
+  handles[0].reset();
+
+  EXPECT_FALSE(is_gone_for(1));
+  EXPECT_TRUE(is_gone_for(2));
+  one.reset();
+  EXPECT_FALSE(is_gone_for(1));
+  other.reset();
+  EXPECT_TRUE(is_gone_for(1));
+}
+
+// It had all it wanted: a chunk that it gets now is one that it has had already.
+TEST_F(ProcessGroupFailures, AMemberThatHasLeftWithoutAnErrorNeedsNoChunk) {
+  auto handles = make_group();
+  const collective::ChannelId channel{handles[0]->group()->id(), 0};
+  handles[1].reset();
+  std::promise<void> arrived;
+
+  collective::send_chunk(*detail::AgentAccess::core(agents[0]), agents[1].info(),
+                         {chunk_for(channel)}, [&] { arrived.set_value(); });
+
+  EXPECT_EQ(arrived.get_future().wait_for(20s), std::future_status::ready);
+  EXPECT_FALSE(handles[0]->group()->channel().failure());
 }
 
 TEST_F(ProcessGroupFailures, WhoIsNoMemberHasNoSay) {

@@ -1,8 +1,12 @@
 // Behaviour 40: what members do wrong, and what becomes of the others.
 // SPDX-License-Identifier: BSD-3-Clause
+#include <atomic>
 #include <stdexcept>
 
+#include "collective/process_group_state.h"
 #include "data_parallel_scene.h"
+#include "nn/replicas.h"
+#include "nn/wait_for_all.h"
 
 namespace weft::data_parallel {
 namespace {
@@ -57,6 +61,33 @@ TEST_F(DataParallelFailure, MembersThatBringDifferentModulesAreTold) {
   }
 }
 
+// The devices themselves may differ, but parameters that share one here must share one there.
+TEST_F(DataParallelFailure, ParametersMustBeSpreadOverDevicesInTheSameWay) {
+  const auto check = [](const Member& member, const std::vector<at::Device>& devices) {
+    std::vector<nn::NamedTensor> tensors;
+    for (const at::Device device : devices) {
+      at::Tensor tensor = at::empty({2}, device);
+      tensors.emplace_back(std::to_string(tensors.size()), tensor.set_requires_grad(true));
+    }
+    const auto group = member.group.group();
+    nn::check_same(group->channel(), group->members(), tensors, at::kCPU);
+  };
+
+  on_members(2, [&](const Member& member) {
+    const bool odd = member.rank == 1;
+    check(member, odd ? std::vector<at::Device>{at::kMeta, at::kCPU, at::kMeta}
+                      : std::vector<at::Device>{at::kCPU, at::kMeta, at::kCPU});
+  });
+  for (const auto& end : outcomes(2, [&](const Member& member) {
+         check(member, {at::kCPU, at::kMeta, member.rank == 1 ? at::kMeta : at::kCPU});
+       })) {
+    const auto error = error_of(end);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error->message(), HasSubstr("2 of Float [2], strides [1], on device 2 of"));
+  }
+}
+
 struct EmptyImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x; }
 };
@@ -85,6 +116,25 @@ TEST_F(DataParallelFailure, ASparseParameterThatDoesNotExistIsAMistake) {
     EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(error->message(), HasSubstr("third.weight"));
   }
+}
+
+// An operation that has not ended may still read or write the tensors of the caller.
+TEST(WaitForAll, WaitsForAllAlsoIfOneFails) {
+  Promise<int> first, second, last;
+  first.set_error(Error(ErrorCode::kTimeout, "the first"));
+  second.set_error(Error(ErrorCode::kPeerLost, "the second"));
+  std::atomic<bool> is_over{false};
+  const std::vector<Future<int>> all{first.future(), second.future(), last.future()};
+  std::thread ends_last([&] {
+    is_over = true;
+    last.set_value(3);
+  });
+
+  EXPECT_THAT([&] { nn::wait_for_all(all); },
+              Throws<Error>(Property(&Error::code, ErrorCode::kTimeout)));
+
+  EXPECT_TRUE(is_over);
+  ends_last.join();
 }
 
 // --- passes ------------------------------------------------------------------------------------
