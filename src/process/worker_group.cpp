@@ -42,10 +42,18 @@ std::string prefix_of(size_t rank, int workers) {
   return fmt::format("[{:>{}}] ", rank, fmt::formatted_size("{}", workers - 1));
 }
 
-void wait_for(std::vector<pollfd>& polled, int timeout_ms) {
-  if (::poll(polled.data(), polled.size(), timeout_ms) >= 0) return;
+enum class Waited {
+  kReady,        // for a descriptor at least
+  kTimeLimit,    // nothing came within the time
+  kInterrupted,  // by a signal: it is in the signal pipe, and the time is not over
+};
+
+Waited wait_for(std::vector<pollfd>& polled, int timeout_ms) {
+  const int ready = ::poll(polled.data(), polled.size(), timeout_ms);
+  if (ready >= 0) return ready > 0 ? Waited::kReady : Waited::kTimeLimit;
   if (errno != EINTR) throw_errno("cannot wait for the workers");
   for (pollfd& each : polled) each.revents = 0;
+  return Waited::kInterrupted;
 }
 
 }  // namespace
@@ -239,9 +247,12 @@ void WorkerGroup::on_writable() {
 size_t WorkerGroup::read_part(Stream& stream) {
   if (!stream.pipe.is_open()) return 0;
   std::array<char, size_t{64} << 10> buffer;
-  const ssize_t size = ::read(stream.pipe.get(), buffer.data(), buffer.size());
+  ssize_t size;
+  do {
+    size = ::read(stream.pipe.get(), buffer.data(), buffer.size());
+  } while (size < 0 && errno == EINTR);
   if (size < 0) {
-    if (errno == EINTR || errno == EAGAIN) return 0;
+    if (errno == EAGAIN) return 0;
     throw_errno("cannot read a worker's output");
   }
   const auto push = [&](std::string_view line) {
@@ -282,8 +293,8 @@ void WorkerGroup::finish_output() {
     polled.push_back({signals_.descriptor(), POLLIN, 0});
     polled.push_back({output_.next_descriptor(), POLLOUT, 0});
     // A slow reader is waited for, but only for the grace time once the end was asked for.
-    wait_for(polled, phase_ == Phase::kRunning ? -1 : static_cast<int>(options_.grace.count()));
-    if (polled[0].revents == 0 && polled[1].revents == 0 && phase_ != Phase::kRunning) return;
+    const int limit = phase_ == Phase::kRunning ? -1 : static_cast<int>(options_.grace.count());
+    if (wait_for(polled, limit) == Waited::kTimeLimit) return;
     while (const auto event = signals_.take_event()) {
       // No worker is left, so the signal asks this process to end, even if its output is not read.
       if (event->signal == SIGINT || event->signal == SIGTERM || event->signal == SIGQUIT ||

@@ -155,16 +155,28 @@ void WorkerProcess::signal_group(int signal) const {
 }
 
 void WorkerProcess::reap() {
-  int wait_status = 0;
   if (!exit_status_) {
+    int wait_status = 0;
     const pid_t waited = wait_for_pid(pid_, &wait_status, WNOHANG);
     if (waited < 0) throw_errno("cannot wait for a worker");
-    if (waited == 0) return;
-    exit_status_ = ExitStatus(wait_status);
+    if (waited > 0) exit_status_ = ExitStatus(wait_status);
   }
-  pid_t waited = 0;
-  while (!group_gone_ && (waited = wait_for_pid(-pid_, &wait_status, WNOHANG)) != 0)
-    group_gone_ = waited < 0;
+  reap_orphans();
+}
+
+// Also while the worker runs: processes that it leaves behind become children of this process, and
+// those that have exited would stay in the system's table of processes.
+void WorkerProcess::reap_orphans() {
+  int wait_status = 0;
+  while (!group_gone_) {
+    const pid_t waited = wait_for_pid(-pid_, &wait_status, WNOHANG);
+    if (waited == 0) return;
+    if (waited == pid_) exit_status_ = ExitStatus(wait_status);
+    if (waited > 0) continue;
+    // No child is in the group. A worker that runs has moved itself to another group.
+    group_gone_ = exit_status_.has_value();
+    return;
+  }
 }
 
 ChildSubreaper::ChildSubreaper() {

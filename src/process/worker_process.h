@@ -69,6 +69,8 @@ class WorkerProcess {
   void reap();
 
  private:
+  void reap_orphans();
+
   pid_t pid_ = -1;  // also the id of its process group
   std::optional<ExitStatus> exit_status_;
   bool group_gone_ = false;

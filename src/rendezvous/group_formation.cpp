@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +16,10 @@ namespace {
 
 // A member that gives up looks for so long which members are missing.
 constexpr auto kLastLook = std::chrono::milliseconds(100);
+// A member that refuses another one leaves its record for so many pauses of the others, so that
+// they find the mistake too, but not for longer than this.
+constexpr int kPausesOfRefusal = 10;
+constexpr base::Duration kLongestRefusal = std::chrono::seconds(1);
 constexpr int kRanksInText = 32;
 
 // A TcpStore answers about ten thousand questions per second. Members that wait ask it twenty times
@@ -79,7 +84,10 @@ std::vector<MemberRecord> GroupFormation::wait_for_all() {
   try {
     formed = form();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnavailable) throw;
+    if (error.code() != ErrorCode::kUnavailable) {
+      refuse();
+      throw;
+    }
     cause = "; " + error.message();
   }
   if (!formed) give_up(cause);
@@ -91,8 +99,7 @@ std::vector<MemberRecord> GroupFormation::wait_for_all() {
 bool GroupFormation::form() {
   store_.set(record_key(meeting_, invitation_.rank), encode_record(mine_), deadline_);
   put(invitation_.rank, mine_);
-  Pause pause(deadline_,
-              std::max<base::Duration>(Pause::kLongest, kPausePerMember * invitation_.world_size));
+  Pause pause(deadline_, longest_pause());
   for (;;) {
     const Progress progress = look_round();
     if (all_confirmed()) {
@@ -109,8 +116,13 @@ bool GroupFormation::form() {
   }
 }
 
+base::Duration GroupFormation::longest_pause() const {
+  return std::max<base::Duration>(Pause::kLongest, kPausePerMember * invitation_.world_size);
+}
+
 // Looks for missing records, and when all are there for missing confirmations. In a large group one
-// round looks at some of the members only, the next round at the next ones.
+// round looks at some of the members only, the next round at the next ones. A round ends at the
+// deadline; the last one, which begins there, shortly after it.
 GroupFormation::Progress GroupFormation::look_round() {
   Progress progress = Progress::kNone;
   if (follows_rank_0()) {
@@ -120,6 +132,7 @@ GroupFormation::Progress GroupFormation::look_round() {
     if (++rounds_ % kRoundsPerOwnLook != 0) return progress;
     --rounds_;  // the next round looks too, if this one finds something
   }
+  const base::Time until = std::max(deadline_, std::chrono::steady_clock::now() + kLastLook);
   int looks = is_rank_0_of_many() ? kLooksOfRank0
                                   : std::max(1, kLooksOfAllMembers / invitation_.world_size);
   for (int i = 0; i < invitation_.world_size && looks > 0; ++i) {
@@ -127,6 +140,7 @@ GroupFormation::Progress GroupFormation::look_round() {
     next_rank_ = (next_rank_ + 1) % invitation_.world_size;
     const Slot& looked_at = slot(rank);
     if (all_present() ? looked_at.confirmed : looked_at.record.has_value()) continue;
+    if (std::chrono::steady_clock::now() >= until) break;
     --looks;
     const Progress found = all_present() ? look_for_confirmation(rank) : look_for_record(rank);
     if (found == Progress::kSome) progress = found;
@@ -271,6 +285,16 @@ void GroupFormation::confirm() {
   slot(invitation_.rank).confirmed = true;
   ++confirmed_;
   if (is_rank_0_of_many()) write_roll();
+}
+
+// There is something wrong with another member, or with what the store says of it. The others that
+// have to find that too read this member's record at their next look. Then this member withdraws: a
+// record that stayed would be taken for that of a member that is still there.
+void GroupFormation::refuse() {
+  const base::Time now = std::chrono::steady_clock::now();
+  const base::Duration time = std::min(kPausesOfRefusal * longest_pause(), kLongestRefusal);
+  std::this_thread::sleep_until(std::min(base::later(now, time), deadline_));
+  if (store_.usable()) withdraw(std::chrono::steady_clock::now() + kLastLook);
 }
 
 void GroupFormation::give_up(const std::string& cause) {

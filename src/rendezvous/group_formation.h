@@ -71,6 +71,8 @@ class GroupFormation {
   void put(int rank, std::optional<MemberRecord> record);
   void confirm();
 
+  base::Duration longest_pause() const;
+  void refuse();
   // `cause` is empty if the deadline has passed.
   [[noreturn]] void give_up(const std::string& cause);
   std::string who_is_missing(base::Time until);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/group.h"
 #include "weft/codec.h"
 #include "weft/error.h"
 
@@ -28,6 +29,16 @@ void check_reachable(const MemberRecord& member, int rank, const MemberRecord& o
                   "{} (\"{}\") is on another host; set WEFT_ADDRESS, or Options::address, on "
                   "every host to the address under which the others reach it",
                   rank, member.name, member.address, other_rank, other.name));
+}
+
+// The name comes from the store, where anybody may have written it.
+void check_name_of(const MemberRecord& member, int rank) {
+  try {
+    check_name(member.name);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the record of rank {} at the rendezvous: {}", rank, error.message()));
+  }
 }
 
 template <typename T>
@@ -76,6 +87,7 @@ void check_compatible(const MemberRecord& mine, int my_rank, const MemberRecord&
                 fmt::format("rank {} says the group has {} members, rank {} says {}", other_rank,
                             other.world_size, my_rank, mine.world_size));
   }
+  check_name_of(other, other_rank);
   check_reachable(other, other_rank, mine, my_rank);
   check_reachable(mine, my_rank, other, other_rank);
 }

@@ -39,7 +39,8 @@ Bytes encode_missing(const MissingRanks& missing);
 MissingRanks decode_missing(const Bytes& bytes);
 
 /// Throws kInvalidArgument if members with these records cannot be in one group: their world sizes
-/// differ, or one of them listens on an address that the other's host cannot reach.
+/// differ, the other's name is none, or one of them listens on an address that the other's host
+/// cannot reach.
 void check_compatible(const MemberRecord& mine, int my_rank, const MemberRecord& other,
                       int other_rank);
 

@@ -23,14 +23,20 @@ using C10dStore = c10::intrusive_ptr<c10d::Store>;
 // A question that is asked shortly before the deadline has at least so much time for its answer.
 constexpr auto kLeastPatience = std::chrono::milliseconds(250);
 
-C10dStore open_c10d(const std::string& host, uint16_t port, TcpStore::Role role) {
+// A longer one could overflow in c10d.
+constexpr base::Duration kLongestTimeout = std::chrono::hours(24);
+
+C10dStore open_c10d(const std::string& host, uint16_t port, TcpStore::Role role,
+                    base::Time deadline) {
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = role == TcpStore::Role::kHost;
   options.waitWorkers = false;
-  // Not the deadline: c10d rounds its timeout down to whole seconds, and with one second it gives
-  // up after the first attempt. The server listens already, and ask() keeps the deadline.
-  options.timeout = std::chrono::seconds(10);
+  // At least so much, also if the deadline is nearer: c10d rounds its timeout down to whole
+  // seconds, and with one second it gives up after the first attempt. ask() keeps the deadline.
+  const auto left = std::chrono::ceil<std::chrono::seconds>(
+      std::min(deadline - std::chrono::steady_clock::now(), kLongestTimeout));
+  options.timeout = std::max(std::chrono::seconds(10), left);
   options.multiTenant = true;
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
@@ -73,7 +79,8 @@ TcpStore::TcpStore(const std::string& host, uint16_t port, Role role, base::Time
     : place_(fmt::format("{}:{}", host, port)) {
   if (role == Role::kHost) {
     // The server listens on all interfaces of this host, so its own client uses 127.0.0.1.
-    store_ = ask(deadline, [port] { return open_c10d("127.0.0.1", port, Role::kHost); });
+    store_ = ask(deadline,
+                 [port, deadline] { return open_c10d("127.0.0.1", port, Role::kHost, deadline); });
   }
   const std::string reason = wait_for_listener(host, port, deadline);
   if (!reason.empty()) {
@@ -85,7 +92,8 @@ TcpStore::TcpStore(const std::string& host, uint16_t port, Role role, base::Time
                 fmt::format("nobody answers at {} ({}): {}", place_, reason, hint));
   }
   if (role == Role::kGuest) {
-    store_ = ask(deadline, [host, port] { return open_c10d(host, port, Role::kGuest); });
+    store_ = ask(deadline,
+                 [host, port, deadline] { return open_c10d(host, port, Role::kGuest, deadline); });
   }
 }
 

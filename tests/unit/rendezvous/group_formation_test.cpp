@@ -181,6 +181,24 @@ TEST(GroupFormation, OtherWorldSizesAreRefusedAtOnce) {
               HasSubstr("rank 0 says the group has 4 members, rank 1 says 3"));
 }
 
+TEST(GroupFormation, AMemberThatRefusesAnotherWithdraws) {
+  MemoryStore store;
+  leave(store, 0, record_of("a", 10, 4));
+
+  failure_of(ErrorCode::kInvalidArgument, store, 1, record_of("b", 20, 3), 1ms);
+
+  EXPECT_EQ(store.find("weft/0/1", {}), std::nullopt);
+  EXPECT_NE(store.find("weft/0/0", {}), std::nullopt);
+}
+
+TEST(GroupFormation, ANameThatIsNoneIsRefused) {
+  MemoryStore store;
+  leave(store, 0, record_of("a/../b", 10, 2));
+
+  EXPECT_THAT(failure_of(ErrorCode::kInvalidArgument, store, 1, record_of("b", 20, 2), 1ms),
+              HasSubstr("the record of rank 0 at the rendezvous: a worker's name must match"));
+}
+
 TEST(GroupFormation, ARecordThatIsNoneIsRefusedAtOnce) {
   MemoryStore store;
   store.set("weft/0/0", {1, 2, 3}, {});

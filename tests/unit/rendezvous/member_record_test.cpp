@@ -73,6 +73,14 @@ TEST(MemberRecord, ALoopbackAddressOnAnotherHostIsNamedWithWhatToSet) {
   }
 }
 
+TEST(MemberRecord, ANameThatIsNoneIsRefused) {
+  const auto mine = member_at("a", "10.0.0.6:1", "host1");
+  for (const char* name : {"", "b\n", "../b"}) {
+    EXPECT_THAT(fault_of(mine, member_at(name, "10.0.0.7:1", "host1")),
+                HasSubstr("the record of rank 5 at the rendezvous: a worker's name must"));
+  }
+}
+
 TEST(MemberRecord, HostsThatAreUnknownAreNotCompared) {
   const auto a = member_at("a", "127.0.0.1:1", "");
   const auto b = member_at("b", "127.0.0.1:2", "host2");
