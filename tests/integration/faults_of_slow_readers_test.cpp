@@ -82,7 +82,11 @@ TEST(FaultsOfSlowReaders, StuckHandlersFillTheWindowAndHoldUpNobodyElse) {
 }
 
 SCENARIO(faults_window_and_frozen_callee) {
-  init_rpc(worker(rank));
+  // On a slow machine the calls last longer than the default, and what follows a verdict, a new
+  // connection with a window of its own, is not the subject here.
+  Options options;
+  options.dead_after = 1min;
+  init_rpc(worker(rank), options);
   if (rank != 0) return serve();
   const pid_t victim = rpc_sync<process_id>("worker1");
   rpc_sync<echo>("worker2", 1);
@@ -103,10 +107,8 @@ SCENARIO(faults_window_and_frozen_callee) {
   int64_t may_have_run = 0;
   for (const Future<void>& call : calls) {
     REQUIRE_THAT(happens_within(1s, [&] { return call.ready(); }));
-    // Each waits for room to its deadline; in the meantime the peer is declared dead.
-    REQUIRE_THAT(call.error() && (call.error()->code() == ErrorCode::kTimeout ||
-                                  call.error()->code() == ErrorCode::kPeerLost ||
-                                  call.error()->code() == ErrorCode::kUnavailable));
+    // Each waits for an answer, or for room, to its deadline.
+    REQUIRE_THAT(call.error() && call.error()->code() == ErrorCode::kTimeout);
     may_have_run += call.error()->may_have_run();
   }
 
