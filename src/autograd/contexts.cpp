@@ -3,7 +3,6 @@
 
 #include <array>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,7 +11,6 @@
 #include "autograd/reserved_functions.h"
 #include "autograd/without_memory.h"
 #include "base/log.h"
-#include "base/room.h"
 #include "rpc/resend.h"
 
 namespace weft::autograd {
@@ -334,19 +332,11 @@ void Contexts::watch_before_long() {
   alarm_->set_by(runtime_->clock->now() + watch_interval_);
 }
 
-// Nobody else knows that the creators are to be asked: without memory this is tried until there is
-// some.
+// Without memory the alarm rings again.
 void Contexts::watch() {
-  for (;;) {
-    try {
-      if (!ask_creators()) return;
-      const base::MutexLock lock(mutex_);
-      if (!stopped_) watch_before_long();
-      return;
-    } catch (const std::bad_alloc&) {
-      std::this_thread::sleep_for(base::kMomentWithoutMemory);
-    }
-  }
+  if (!ask_creators()) return;
+  const base::MutexLock lock(mutex_);
+  if (!stopped_) watch_before_long();
 }
 
 // False: no context of others is left here.

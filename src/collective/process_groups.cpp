@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/room.h"
 #include "collective/chunk_call.h"
 #include "collective/reserved_functions.h"
 #include "rpc/resend.h"
@@ -250,15 +248,8 @@ void ProcessGroups::set_alarm() {
 }
 
 void ProcessGroups::watch() {
-  for (;;) {
-    try {
-      alarm_set_.store(false, std::memory_order_release);
-      if (ask_missing()) watch_before_long();
-      return;
-    } catch (const std::bad_alloc&) {
-      std::this_thread::sleep_for(base::kMomentWithoutMemory);
-    }
-  }
+  alarm_set_.store(false, std::memory_order_release);
+  if (ask_missing()) watch_before_long();
 }
 
 // False: no operation is under way.

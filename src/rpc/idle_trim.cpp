@@ -37,14 +37,7 @@ void IdleTrim::on_tick() {
   look_later();
 }
 
-// Without memory the next tick begins anew.
-void IdleTrim::look_later() {
-  try {
-    alarm_->set(runtime_.clock->now() + kIdle);
-  } catch (const std::bad_alloc&) {
-    watching_.store(false, std::memory_order_release);
-  }
-}
+void IdleTrim::look_later() { alarm_->set(runtime_.clock->now() + kIdle); }
 
 // When the alarm rings: gives memory back if the agent is idle. Sets the alarm again if the agent
 // is not, or if the arena will have more to give back; else leaves that to the next tick.

@@ -306,12 +306,7 @@ void OwnedObjects::on_time() {
     if (stopped_) return;
     const base::Time now = runtime_->clock->now();
     if (!was_held_up(now)) expire(now, aftermath);
-    // Now: it may take long to destroy a value.
-    try {
-      set_alarm(now);
-    } catch (const std::bad_alloc&) {
-      // It is set when the next lease begins.
-    }
+    set_alarm(now);  // now: it may take long to destroy a value
   }
   finish(aftermath);
 }

@@ -2,6 +2,7 @@
 #include "rpc/group/group_shutdown.h"
 
 #include <algorithm>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -190,6 +191,8 @@ void GroupShutdown::ask_missing() {
           });
     } catch (const Error&) {
       return;  // this worker ends
+    } catch (const std::bad_alloc&) {
+      return;  // asked again when the alarm rings
     }
   }
 }

@@ -5,14 +5,17 @@
 
 #include <functional>
 #include <memory>
+#include <new>
 #include <utility>
 
+#include "base/log.h"
+#include "base/room.h"
 #include "rpc/io/io_loop.h"
 
 namespace weft::rpc {
 
 /// Calls `ring` at the time that was set last, on a thread that may block. One set() causes at most
-/// one ring.
+/// one ring, but a ring that throws std::bad_alloc is repeated after a moment.
 class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> {
  public:
   static std::shared_ptr<Alarm> make(IoLoop& io, std::function<void()> ring) {
@@ -22,9 +25,9 @@ class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> 
   }
   Alarm(IoLoop& io, std::function<void()> ring) : io_(io), ring_(std::move(ring)) {}
 
-  void set(base::Time due) { io_.set_due(*this, due); }
+  void set(base::Time due) noexcept { io_.set_due(*this, due); }
   /// Sets the alarm unless it rings by `due` anyway.
-  void set_by(base::Time due) {
+  void set_by(base::Time due) noexcept {
     if (this->due() > due) set(due);
   }
   /// The loop forgets the alarm, which may be ringing meanwhile.
@@ -36,10 +39,19 @@ class Alarm final : public IoClient, public std::enable_shared_from_this<Alarm> 
   void on_event(bool, bool) override {}
   // The loop has cleared the due time. Clearing it here again could erase another thread's set().
   void on_time(base::Time) override {
-    io_.post_task([self = shared_from_this()] { self->ring_(); });
+    io_.post_task([self = shared_from_this()] { self->ring(); });
   }
 
  private:
+  void ring() {
+    try {
+      ring_();
+    } catch (const std::bad_alloc& error) {
+      base::log(LogLevel::kError, "io", "an alarm rings again: {}", error.what());
+      set_by(io_.clock().now() + base::kMomentWithoutMemory);
+    }
+  }
+
   IoLoop& io_;
   const std::function<void()> ring_;
   uint64_t registration_ = 0;

@@ -40,6 +40,7 @@ IoLoop::IoLoop(std::shared_ptr<base::Clock> clock)
 
 uint64_t IoLoop::add(std::shared_ptr<IoClient> client) {
   const base::MutexLock lock(mutex_);
+  base::make_room(timers_, 2 * (clients_.size() + 1));
   const uint64_t token = client->token_ = next_token_++;
   clients_.emplace(token, std::move(client));
   return token;
@@ -62,32 +63,39 @@ std::shared_ptr<IoClient> IoLoop::find(uint64_t token) {
 
 // A time that is put off, as that of a connection is with every frame, costs no lock: the loop
 // finds the client at the old time and queues it anew.
-void IoLoop::set_due(IoClient& client, base::Time due) {
+void IoLoop::set_due(IoClient& client, base::Time due) noexcept {
   const base::Time::rep at = due.time_since_epoch().count();
-  const base::Time::rep before = client.due_.exchange(at, std::memory_order_seq_cst);
-  if (before == at) return;
-  try {
-    queue(client, at);
-  } catch (...) {  // no memory; what was due before still is, and the same time can be set again
-    base::Time::rep expected = at;
-    client.due_.compare_exchange_strong(expected, before, std::memory_order_seq_cst);
-    throw;
-  }
+  if (client.due_.exchange(at, std::memory_order_seq_cst) != at) queue(client, at);
 }
 
-void IoLoop::queue(IoClient& client, base::Time::rep at) {
+void IoLoop::queue(IoClient& client, base::Time::rep at) noexcept {
   if (at >= client.queued_for_.load(std::memory_order_seq_cst)) return;
   {
     const base::MutexLock lock(mutex_);
     if (at >= client.queued_for_.load(std::memory_order_seq_cst)) return;
-    timers_.push_back({at, client.token_});
-    std::push_heap(timers_.begin(), timers_.end(), std::greater<>());
+    if (!clients_.contains(client.token_)) return;
     client.queued_for_.store(at, std::memory_order_seq_cst);
+    if (timers_.size() == timers_.capacity()) {
+      rebuild_timers();  // this client's among them
+    } else {
+      timers_.push_back({at, client.token_});
+      std::push_heap(timers_.begin(), timers_.end(), std::greater<>());
+    }
   }
   if (on_this_thread()) return;
   // The loop reads the earliest time after it announced when it wakes: either it sees this time, or
   // this thread sees the announcement.
   if (at < sleeping_until_.load(std::memory_order_seq_cst)) poller_->wake();
+}
+
+// One timer for each client that has a time: half the room at most.
+void IoLoop::rebuild_timers() {
+  timers_.clear();
+  for (const auto& [token, client] : clients_) {
+    const base::Time::rep at = client->queued_for_.load(std::memory_order_relaxed);
+    if (at != kNever) timers_.push_back({at, token});
+  }
+  std::make_heap(timers_.begin(), timers_.end(), std::greater<>());
 }
 
 void IoLoop::post(detail::Continuation* list) {
@@ -248,9 +256,9 @@ base::Time IoLoop::run_timers(base::Time now) {
            !client->due_.compare_exchange_weak(when, kNever, std::memory_order_seq_cst)) {
     }
     IoClient& its = *client;
-    if (when <= at) {
-      if (!outlive([&its, now] { its.on_time(now); })) retry_soon(its, now);
-    } else if (!outlive([&] { queue(its, when); })) {
+    if (when > at) {
+      queue(its, when);
+    } else if (!outlive([&its, now] { its.on_time(now); })) {
       retry_soon(its, now);
     }
   }
@@ -258,16 +266,9 @@ base::Time IoLoop::run_timers(base::Time now) {
   return timers_.empty() ? base::Time::max() : base::Time(base::Duration(timers_.front().at));
 }
 
-void IoLoop::retry_soon(IoClient& client, base::Time now) {
-  outlive([&] {
-    const base::Time soon = now + base::kMomentWithoutMemory;
-    const base::Time due = client.due();
-    if (due > soon) {
-      set_due(client, soon);
-    } else {
-      queue(client, due.time_since_epoch().count());
-    }
-  });
+void IoLoop::retry_soon(IoClient& client, base::Time now) noexcept {
+  const base::Time soon = now + base::kMomentWithoutMemory;
+  if (client.due() > soon) set_due(client, soon);
 }
 
 // As many as fit into a turn: connections and timers do not wait for those that make new ones.

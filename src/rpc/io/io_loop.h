@@ -55,7 +55,8 @@ class IoLoop final : public base::CrewLoop,
     crew_->set_backlog(*this);
   }
 
-  /// Registers a client; returns the token that watch() and remove() take. Any thread.
+  /// Registers a client, with room for its timer; returns the token that watch() and remove() take.
+  /// Any thread.
   uint64_t add(std::shared_ptr<IoClient> client);
   void remove(uint64_t token);
 
@@ -68,8 +69,10 @@ class IoLoop final : public base::CrewLoop,
   }
   void unwatch(transport::EventSource& source, uint64_t token) { poller_->remove(source, token); }
 
-  /// on_time() is called at `due` or soon after. Any thread.
-  void set_due(IoClient& client, base::Time due);
+  /// on_time() of a registered client is called at `due` or soon after. Takes no memory. Any
+  /// thread.
+  void set_due(IoClient& client, base::Time due) noexcept;
+  const base::Clock& clock() const { return *clock_; }
 
   void post(detail::Continuation* list) override;
   /// Runs `task`, on behalf of nobody's call, on a thread that may block.
@@ -93,8 +96,9 @@ class IoLoop final : public base::CrewLoop,
   base::Time run_timers(base::Time now);
   template <typename F>
   static bool outlive(const F& work) noexcept;
-  void retry_soon(IoClient& client, base::Time now);
-  void queue(IoClient& client, base::Time::rep at);
+  void retry_soon(IoClient& client, base::Time now) noexcept;
+  void queue(IoClient& client, base::Time::rep at) noexcept;
+  void rebuild_timers() WEFT_REQUIRES(mutex_);
   struct Timer {
     base::Time::rep at;
     uint64_t token;
@@ -119,8 +123,9 @@ class IoLoop final : public base::CrewLoop,
   base::Mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<IoClient>> clients_ WEFT_GUARDED_BY(mutex_);
   uint64_t next_token_ WEFT_GUARDED_BY(mutex_) = 1;
-  // A heap, the earliest first. A client whose time was put off stands in it with an earlier one,
-  // and a client that was removed may still stand in it.
+  // A heap, the earliest first. A client's queued_for_ is the time of one timer in it. The client's
+  // other timers, and those of removed clients, are outdated. Invariant: there is room for twice as
+  // many timers as there are clients.
   std::vector<Timer> timers_ WEFT_GUARDED_BY(mutex_);
   detail::Continuation* first_ WEFT_GUARDED_BY(mutex_) = nullptr;
   detail::Continuation* last_ WEFT_GUARDED_BY(mutex_) = nullptr;

@@ -36,10 +36,8 @@ class Acceptor::Guest final : public IoClient, public std::enable_shared_from_th
   bool start() {
     IoLoop& io = host_.runtime_->io;
     token_ = io.add(shared_from_this());
+    io.set_due(*this, host_.runtime_->clock->now() + kHelloTimeout);
     try {
-      // The timer first: that of a removed guest does nothing, but a poller would go on looking at
-      // a connection that is gone.
-      io.set_due(*this, host_.runtime_->clock->now() + kHelloTimeout);
       if (io.watch_new(link_->connection(), transport::kReadable, token_)) return true;
     } catch (const std::bad_alloc&) {
       // As if there were no descriptor.
@@ -189,7 +187,6 @@ void Acceptor::on_event(bool, bool) {
   turn_some_away();
 }
 
-// The time first: without memory for the timer nothing has changed, and the listener is watched.
 void Acceptor::pause(std::string_view why) {
   runtime_->io.set_due(*this, runtime_->clock->now() + kPauseWhenExhausted);
   runtime_->io.watch(*listener_, transport::kNothing, token_);

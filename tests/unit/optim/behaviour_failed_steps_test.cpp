@@ -123,6 +123,39 @@ TEST_F(Behaviour38_FailedSteps, AStepWhoseCallerHasGivenUpChangesNothing) {
   EXPECT_FALSE(at::equal(everyones_parameters().at("b").matrix, before));
 }
 
+/// Lets a worker answer once and then breaks every connection over which it is called.
+void break_calls_after_an_answer(test::LoopbackGroup& group, size_t rank) {
+  const auto answered = std::make_shared<bool>(false);
+  group.network().set_faults([answered, address = group.address(rank)](
+                                 const transport::FrameInFlight& frame) {
+    const auto is = [&](wire::FrameKind kind) { return frame.kind == static_cast<uint8_t>(kind); };
+    const bool breaks = *answered && is(wire::FrameKind::kCall) && frame.to == address;
+    if (is(wire::FrameKind::kReply) && frame.from == address) *answered = true;
+    return transport::Fault{
+        breaks ? transport::Fault::Kind::kDropConnection : transport::Fault::Kind::kDeliver, {}, 0};
+  });
+}
+
+at::Tensor gradient_of_matrix(int64_t context) { return autograd::gradient(context, own_matrix()); }
+TEST_F(Behaviour38_FailedSteps, AScalingThatFailedAtOneOwnerIsCompletedAndNotRepeated) {
+  const auto parameters = references();  // none is released, so c answers nothing but calls
+  optim::DistributedOptimizer<SGD> optimizer(group[0], parameters, SGDOptions(0.1));
+  Context context(group[0]);
+  pass(context, 1);
+  const at::Tensor before = group[0].sync<gradient_of_matrix>("b", context.id());
+  break_calls_after_an_answer(group, 2);
+
+  EXPECT_THAT([&] { optimizer.clip_grad_norm(context, 0.5); },
+              Throws<Error>(Property(&Error::message, HasSubstr("; c: "))));
+  group.network().set_faults(nullptr);
+  const at::Tensor scaled = group[0].sync<gradient_of_matrix>("b", context.id());
+  EXPECT_FALSE(at::equal(scaled, before));
+
+  EXPECT_NEAR(optimizer.clip_grad_norm(context, 0.5), 0.5, 1e-4);
+  const at::Tensor after = group[0].sync<gradient_of_matrix>("b", context.id());
+  EXPECT_TRUE(at::allclose(after, scaled, 1e-4));
+}
+
 // --- steps that fail ---------------------------------------------------------------------------
 
 /// Fails on the workers named, in the middle of a step or before it.

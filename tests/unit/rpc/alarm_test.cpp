@@ -37,5 +37,18 @@ TEST(Alarm, SetByKeepsAnEarlierTime) {
   alarm->remove();
 }
 
+TEST(Alarm, RingsAgainIfARingLackedMemory) {
+  IoLoop io(std::make_shared<base::SteadyClock>());
+  const auto alarm = Alarm::make(io, [] { throw std::bad_alloc(); });
+  const base::Time before = io.clock().now();
+
+  alarm->on_time(before);
+  io.finish();
+
+  EXPECT_GT(alarm->due(), before);
+  EXPECT_LT(alarm->due(), before + std::chrono::hours(1));
+  alarm->remove();
+}
+
 }  // namespace
 }  // namespace weft::rpc

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rpc/io/io_loop.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -88,6 +89,39 @@ TEST_F(IoLoopTest, CountsLongTasksUntilTheyHaveReturned) {
 
   go->count_down();
   while (loop.unfinished() > 0) std::this_thread::yield();
+}
+
+class TimedClient final : public IoClient {
+ public:
+  void on_event(bool, bool) override {}
+  void on_time(base::Time) override { rang.count_down(); }
+  std::latch rang{1};
+};
+
+size_t memory_in_use() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// A time that is earlier than all before it enters the queue anew.
+TEST_F(IoLoopTest, TimersTakeNoMemoryHoweverOftenTheyAreSet) {
+  const auto restless = std::make_shared<TimedClient>();
+  const auto other = std::make_shared<TimedClient>();
+  const uint64_t restless_token = loop.add(restless);
+  const uint64_t other_token = loop.add(other);
+  const base::Time now = loop.clock().now();
+  loop.set_due(*other, now + 1ms);
+  const size_t used = memory_in_use();
+
+  for (int i = 0; i < 100'000; ++i) loop.set_due(*restless, now + 1h - i * 1us);
+
+  EXPECT_LT(memory_in_use(), used + 64 * 1024);
+  start();
+  other->rang.wait();
+  loop.set_due(*restless, now);
+  restless->rang.wait();
+  loop.remove(other_token);
+  loop.remove(restless_token);
 }
 
 // While it exists no thread can be started: each would need more memory than there are addresses.
