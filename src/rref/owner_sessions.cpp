@@ -311,7 +311,7 @@ void OwnerSessions::on_silence(Worker owner, const Error& error) {
                                 [weak = weak_from_this(), owner](const std::optional<Error>& gone) {
                                   const auto sessions = weak.lock();
                                   if (!sessions) return;
-                                  if (!gone) return sessions->repeat(owner);
+                                  if (!gone) return sessions->repeat_later(owner);
                                   switch (gone->code()) {
                                     case ErrorCode::kPeerLost:
                                       return sessions->on_owner_lost(owner);

@@ -4,7 +4,6 @@
 #include "rpc/calling/calling_link.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -107,10 +106,10 @@ bool CallingLink::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   // Nothing from here on needs memory.
   set_state(State::kConnected);
   reception_.on_connected();
-  connecting_took_.store((runtime_->clock->now() - connect_began_).count(),
-                         std::memory_order_relaxed);
+  connection_changed_ = runtime_->clock->now();
+  connecting_took_.store((connection_changed_ - connect_began_).count(), std::memory_order_relaxed);
   connect_by_ = base::Time::max();
-  unused_since_ = runtime_->clock->now();
+  unused_since_ = connection_changed_;
   backoff_.on_success();
   heartbeat_ = Heartbeat({runtime_->options.heartbeat_interval, runtime_->options.suspect_after,
                           runtime_->options.dead_after},
@@ -118,7 +117,7 @@ bool CallingLink::on_hello(const detail::Ref<Link>& link, wire::Frame& frame) {
   link->open();
   lock.unlock();
   flush(link);
-  update_due(link);
+  set_due();
   lock.lock();
   return link_.get() == link.get();
 }
@@ -134,15 +133,6 @@ std::optional<Error> CallingLink::object_to(const wire::Hello& hello) const {
                                                           member_.address, hello.from_name));
   }
   return std::nullopt;
-}
-
-// Without a timer calls would have no deadline and the connection no heartbeat.
-void CallingLink::update_due(const detail::Ref<Link>& link) {
-  try {
-    set_due();
-  } catch (const std::bad_alloc&) {
-    lose_without_timer(link);
-  }
 }
 
 void CallingLink::set_due() {
@@ -221,7 +211,7 @@ void CallingLink::on_time(base::Time now) {
     link->queue(wire::FrameHeader{wire::FrameKind::kPing}, link->lane_for_urgent());
     flush(link);
   }
-  update_due(link);
+  set_due();
 }
 
 // Under the lock, so no call can begin on a connection that is about to be closed.

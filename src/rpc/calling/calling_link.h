@@ -125,7 +125,7 @@ class CallingLink final : public Ticking {
   enum class Sending { kDone, kBroke, kRetired };
   Sending send(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
                const CallLimits& limits, base::Time now);
-  void stage(Encoder& arguments) WEFT_REQUIRES(mutex_);
+  bool stage(Encoder& arguments) WEFT_REQUIRES(mutex_);
   Sending fail_unsent(Call& call, const Error& error) WEFT_EXCLUDES(mutex_);
 
   void wait_for_other_writer(Call& call, const Link& link);
@@ -135,7 +135,10 @@ class CallingLink final : public Ticking {
   enum class Room { kTaken, kNoneHere, kNoneAtMember };
   enum class Claim { kNone, kMine };
   Room take_room(const CallLimits& limits, size_t bytes, Claim claim) WEFT_REQUIRES(mutex_);
-  // These two let go of the lock in between.
+  void give_room_back(Call& call) WEFT_REQUIRES(mutex_);
+  // These let go of the lock in between.
+  std::optional<Error> make_room(Call& call, const detail::FunctionEntry& function,
+                                 const CallLimits& limits, base::Time& now) WEFT_REQUIRES(mutex_);
   bool wait_for_room(const CallLimits& limits, size_t bytes) WEFT_REQUIRES(mutex_);
   void notice_dead_link() WEFT_REQUIRES(mutex_);
   void connect() WEFT_REQUIRES(mutex_);
@@ -175,18 +178,17 @@ class CallingLink final : public Ticking {
   std::optional<Error> object_to(const wire::Hello& hello) const;
   void receive_on_loop(const detail::Ref<Link>& link);
   void expire_until(base::Time now) WEFT_EXCLUDES(mutex_);
-  /// The time of the next on_time(). `link` is lost if there is no memory for a timer.
-  void update_due(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
+  /// The time of the next on_time().
   void set_due() WEFT_EXCLUDES(mutex_);
 
   // Ends.
-  /// `sign` is reported to Liveness if the connection was never established. If it was, only a
-  /// heartbeat that stopped is reported: after any other loss the member may accept a new one.
+  /// `sign` is reported to Liveness if the connection was never established. If it was, the loss is
+  /// reported as kSilent if the heartbeat stopped, else as kEnded.
   void on_link_lost(const detail::Ref<Link>& link, const Error& why,
                     SignOfLife sign = SignOfLife::kUnreachable) WEFT_EXCLUDES(mutex_);
   void on_broken(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
   void lose(const detail::Ref<Link>& link, const Error& why) WEFT_EXCLUDES(mutex_);
-  void lose_without_timer(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
+  void lose_without_ticks(const detail::Ref<Link>& link) WEFT_EXCLUDES(mutex_);
   static SignOfLife sign_of_failed_connecting(const Error& error);
   void drop_link() WEFT_REQUIRES(mutex_);
   bool may_rest(base::Time now) WEFT_REQUIRES(mutex_);
@@ -195,7 +197,7 @@ class CallingLink final : public Ticking {
   void fail(Call& call, const Error& error);
   void settle_refused(Call& call, const Error& error);
   void note_settled(Call& call);
-  void expire(Call& call) WEFT_EXCLUDES(mutex_);
+  bool expire(Call& call) WEFT_EXCLUDES(mutex_);
   void settle_expired(Call& call);
   void send_cancel(uint64_t call_id) WEFT_EXCLUDES(mutex_);
   void forget(Call& call) WEFT_REQUIRES(mutex_);
@@ -226,6 +228,7 @@ class CallingLink final : public Ticking {
   uint64_t sent_at_last_time_ WEFT_GUARDED_BY(mutex_) = 0;
   bool blocked_at_last_time_ WEFT_GUARDED_BY(mutex_) = false;
   base::Time connect_began_ WEFT_GUARDED_BY(mutex_){};
+  base::Time connection_changed_ WEFT_GUARDED_BY(mutex_){};  // when it was begun, or came up
   std::atomic<base::Duration::rep> connecting_took_{0};
   base::Time unused_since_ WEFT_GUARDED_BY(mutex_){};  // as far as on_time() has noticed
   uint64_t calls_at_last_time_ WEFT_GUARDED_BY(mutex_) = 0;

@@ -53,7 +53,7 @@ void CallingLink::on_link_lost(const detail::Ref<Link>& link, const Error& why, 
   for (Call* call : calls) forget(*call);
   if (was_connected) {
     std::erase_if(calls, [&](Call* call) {
-      if (!Access::ask_anew(*call)) return false;
+      if (!Access::ask_to_make_anew(*call)) return false;
       call->future().release();  // the table's; its maker has another
       return true;
     });
@@ -68,11 +68,11 @@ void CallingLink::on_broken(const detail::Ref<Link>& link) {
        }));
 }
 
-void CallingLink::lose_without_timer(const detail::Ref<Link>& link) {
+void CallingLink::lose_without_ticks(const detail::Ref<Link>& link) {
   if (!link) return;
   lose(link, base::error_by(ErrorCode::kOutcomeUnknown, [] {
          return Error(ErrorCode::kOutcomeUnknown,
-                      "there is no memory for a timer of the connection");
+                      "there is no memory for what would look after the connection");
        }));
 }
 
@@ -128,8 +128,8 @@ void CallingLink::fail(Call& call, const Error& error) {
   std::optional<Error> final_error = error;
   try {
     final_error = call.translate(error);
-  } catch (const std::bad_alloc&) {
-    // The error as it is.
+  } catch (const std::exception&) {
+    // There is no memory, or the agent ends: the error as it is.
   }
   if (final_error) call.future().settle_error(*final_error, &runtime_->io);
   note_settled(call);
@@ -143,12 +143,16 @@ void CallingLink::settle_refused(Call& call, const Error& error) {
   call.future().settle_error(error, &runtime_->io);
 }
 
+void CallingLink::give_room_back(Call& call) {
+  const uint32_t depth = Access::depth(call);
+  window_.close(depth, Access::bytes(call));
+  shared_window_->close(depth, Access::bytes(call), window_.has_ample_room(depth));
+}
+
 // Under the lock: frees the place of a call that was taken out of the table in the window, in the
 // line and among the calls that are listened to.
 void CallingLink::forget(Call& call) {
-  window_.close(Access::depth(call), Access::bytes(call));
-  shared_window_->close(Access::depth(call), Access::bytes(call),
-                        window_.has_ample_room(Access::depth(call)));
+  give_room_back(call);
   if (Access::in_line(call).load(std::memory_order_relaxed) > 0) {
     reception_.clear_line_of(call);
     Access::in_line(call).store(0, std::memory_order_release);
@@ -166,12 +170,14 @@ Error CallingLink::timeout_error(Call& call, bool queued) {
   return queued ? error : error.before_sending();
 }
 
-void CallingLink::expire(Call& call) {
+// False: another thread has taken the call out of the table, and settles it.
+bool CallingLink::expire(Call& call) {
   Lock lock(mutex_);
-  if (calls_.take(Access::id(call)) == nullptr) return;
+  if (calls_.take(Access::id(call)) == nullptr) return false;
   forget(call);
   lock.unlock();
   settle_expired(call);
+  return true;
 }
 
 // The callee is told, so that it need not start, or can stop, what nobody waits for.

@@ -35,8 +35,10 @@ bool CallingLink::wait_for(Call& call, std::optional<base::Time> until) {
   const bool own_clock = runtime_->clock->runs_by_itself();
   std::optional<detail::BlockingRegion> region;
   base::Spinner spinner;
+  bool is_being_settled = false;  // by another thread, whatever the deadline
   while (!future.ready()) {
-    const bool has_deadline = own_clock && !Access::is_left_to_continuation(call);
+    const bool has_deadline =
+        own_clock && !is_being_settled && !Access::is_left_to_continuation(call);
     const base::Time limit = std::min(until.value_or(base::Time::max()),
                                       has_deadline ? Access::deadline(call) : base::Time::max());
     if (!region) region.emplace();
@@ -47,8 +49,9 @@ bool CallingLink::wait_for(Call& call, std::optional<base::Time> until) {
     }
     if (future.ready()) break;
     const base::Time now = runtime_->clock->now();
-    if (now >= Access::deadline(call) && !Access::is_left_to_continuation(call)) {
-      expire(call);
+    if (!is_being_settled && now >= Access::deadline(call) &&
+        !Access::is_left_to_continuation(call)) {
+      is_being_settled = !expire(call);
     } else if (until && std::chrono::steady_clock::now() >= *until) {
       return false;
     }

@@ -64,9 +64,7 @@ bool CallingLink::start(Call& call, const detail::FunctionEntry& function, Encod
   return false;
 }
 
-// Of a call for which room was taken and that is not in the table.
 CallingLink::Sending CallingLink::fail_unsent(Call& call, const Error& error) {
-  shared_window_->close(Access::depth(call), Access::bytes(call), /*has_ample_room_here=*/true);
   fail(call, base::error_by(error.code(), [&] {
          return Error(error.code(),
                       fmt::format("{} was not sent to {}: {}", Access::function(call)->name,
@@ -80,52 +78,30 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
                                        Encoder& arguments, const CallLimits& limits,
                                        base::Time now) {
   Lock lock(mutex_);
-  if (now < connect_began_) now = runtime_->clock->now();  // the call has waited for the connection
-  if (state_ == State::kClosed) {
-    const Error why = *closed_because_;
+  if (now < connection_changed_) now = runtime_->clock->now();  // the call has waited for it
+  if (const auto why_not = make_room(call, function, limits, now)) {
     lock.unlock();
-    fail(call, why);
+    fail(call, *why_not);
     return Sending::kDone;
   }
-  // Weft's own calls do not wait for room: leases and liveness must not depend on users' calls.
-  if (is_reserved(function)) {
-    shared_window_->open(limits.depth, Access::bytes(call));
-  } else if (take_room(limits, Access::bytes(call), Claim::kNone) != Room::kTaken) {
-    std::optional<Error> why_not;
-    try {
-      if (!wait_for_room(limits, Access::bytes(call))) {
-        why_not =
-            state_ == State::kClosed ? *closed_because_ : base::error_by(ErrorCode::kTimeout, [&] {
-              return timeout_error(call, /*queued=*/false);
-            });
-      }
-    } catch (const std::bad_alloc&) {
-      why_not = base::error_by(ErrorCode::kLimitExceeded, no_memory);
-    }
-    if (why_not) {
-      lock.unlock();
-      fail(call, *why_not);
-      return Sending::kDone;
-    }
-    now = runtime_->clock->now();
-  }
   try {
-    stage(arguments);
+    if (stage(arguments)) now = runtime_->clock->now();
     // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
     const bool doubtful =
         now - last_received_ > kQuietLink || (reception_.loop_reads() && calls_.empty());
     if (state_ == State::kConnected && doubtful) notice_dead_link();
     if (state_ == State::kClosed) throw *closed_because_;
     if (retired_) {
-      lock.unlock();
-      shared_window_->close(limits.depth, Access::bytes(call), /*has_ample_room_here=*/true);
+      give_room_back(call);
       return Sending::kRetired;
     }
     if (state_ == State::kIdle) connect();
   } catch (const Error& error) {
+    give_room_back(call);
     lock.unlock();
     return fail_unsent(call, error);
   } catch (const std::bad_alloc&) {
+    give_room_back(call);
     lock.unlock();
     return fail_unsent(call, base::error_by(ErrorCode::kLimitExceeded, no_memory));
   }
@@ -141,6 +117,7 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
     return Access::finish_starting(call) ? Sending::kDone : Sending::kBroke;
   }
   if (!queued) {
+    give_room_back(call);
     lock.unlock();
     return fail_unsent(call, base::error_by(ErrorCode::kLimitExceeded, no_memory));
   }
@@ -156,8 +133,8 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
       !is_reserved(function) || reception_.receiver() != Receiver::kLoop || defer;
   lock.unlock();
 
-  if (needs_ticks && !want_ticks()) lose_without_timer(link);
-  if (expires_soon) update_due(link);
+  if (needs_ticks && !want_ticks()) lose_without_ticks(link);
+  if (expires_soon) set_due();
   try {
     if (connected && !defer) {
       flush(link);
@@ -173,13 +150,15 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
                                                                       : Sending::kBroke;
 }
 
-// For a link that exists; what is sent over another one goes in its frames.
-void CallingLink::stage(Encoder& arguments) {
-  if (arguments.tensor_bytes() < wire::kSmallestCarried || !link_) return;
+// For a link that exists; what is sent over another one goes in its frames. False: nothing was to
+// be done.
+bool CallingLink::stage(Encoder& arguments) {
+  if (arguments.tensor_bytes() < wire::kSmallestCarried || !link_) return false;
   detail::Ref<Link> shared = link_;
   const base::Unlocked unlocked(mutex_);
   const detail::Ref<Link> link = std::move(shared);  // see let_go()
   link->stage(arguments);
+  return true;
 }
 
 // The first call after a pause: if the loop is writing it, the link has just become readable or
@@ -223,13 +202,11 @@ bool CallingLink::should_defer(const CallLimits& limits) const {
 bool CallingLink::queue_call(Call& call, const detail::FunctionEntry& function,
                              const Encoder& arguments, const CallLimits& limits, base::Time now) {
   try {
-    window_.prepare(limits.depth);
     Access::id(call) = calls_.open(&call, limits.deadline);
   } catch (const std::bad_alloc&) {
     return false;
   }
   call.future().add_ref();  // the table's
-  window_.open(limits.depth, Access::bytes(call));
 
   wire::FrameHeader header{wire::FrameKind::kCall};
   header.id = Access::id(call);
@@ -257,9 +234,33 @@ bool CallingLink::queue_call(Call& call, const detail::FunctionEntry& function,
   return true;
 }
 
-// Takes room in the window that all connections to the member share; queue_call() takes it in the
-// connection's own. Calls that were given up leave the window, but their bytes stay in memory until
-// they are read or the link breaks, so unread bytes count as well.
+// Takes room for the call, which may wait for it. Returns why there is none.
+std::optional<Error> CallingLink::make_room(Call& call, const detail::FunctionEntry& function,
+                                            const CallLimits& limits, base::Time& now) {
+  if (state_ == State::kClosed) return closed_because_;
+  const size_t bytes = Access::bytes(call);
+  try {
+    window_.prepare(limits.depth);
+    if (is_reserved(function)) {
+      // Weft's own calls do not wait: leases and liveness must not depend on users' calls.
+      shared_window_->open(limits.depth, bytes);
+      window_.open(limits.depth, bytes);
+      return std::nullopt;
+    }
+    if (take_room(limits, bytes, Claim::kNone) == Room::kTaken) return std::nullopt;
+    const bool has_room = wait_for_room(limits, bytes);
+    now = runtime_->clock->now();
+    if (has_room) return std::nullopt;
+  } catch (const std::bad_alloc&) {
+    return base::error_by(ErrorCode::kLimitExceeded, no_memory);
+  }
+  if (state_ == State::kClosed) return closed_because_;
+  return base::error_by(ErrorCode::kTimeout, [&] { return timeout_error(call, /*queued=*/false); });
+}
+
+// Takes room in the window of this connection, which has a place for the depth, and in that of all
+// connections to the member. Calls that were given up leave the window, but their bytes stay in
+// memory until they are read or the link breaks, so unread bytes count as well.
 CallingLink::Room CallingLink::take_room(const CallLimits& limits, size_t bytes, Claim claim) {
   if (claim == Claim::kNone && shared_window_->is_claimed(limits.depth, bytes, this))
     return Room::kNoneAtMember;
@@ -268,7 +269,9 @@ CallingLink::Room CallingLink::take_room(const CallLimits& limits, size_t bytes,
   if (!has_room) return Room::kNoneHere;
   const size_t unread = link_ ? link_->unread_bytes() : 0;
   if (unread > 0 && unread + bytes > runtime_->options.window_bytes) return Room::kNoneHere;
-  return shared_window_->try_open(limits.depth, bytes) ? Room::kTaken : Room::kNoneAtMember;
+  if (!shared_window_->try_open(limits.depth, bytes)) return Room::kNoneAtMember;
+  window_.open(limits.depth, bytes);
+  return Room::kTaken;
 }
 
 // The window is full: receive what makes room, or sleep while another thread does. False: the
@@ -367,16 +370,16 @@ void CallingLink::connect() {
 
   set_state(State::kConnecting);
   counters_.connects.add();
-  connect_began_ = now;
+  connect_began_ = connection_changed_ = now;
   connect_by_ = now + kConnectTimeout;
   for (std::vector<bool>& lane : announced_) lane.clear();
   bytes_at_life_ = 0;
   reception_.on_connecting();
   stream_up_ = false;
   interest_ = transport::kReadable | transport::kWritable;
+  runtime_->io.set_due(*loop_side_, connect_by_);
   bool is_watched = false;
   try {
-    runtime_->io.set_due(*loop_side_, connect_by_);
     is_watched = runtime_->io.watch_new(link_->connection(), interest_, token_);
   } catch (const std::bad_alloc&) {
     // As if there were no descriptor.

@@ -26,7 +26,7 @@ struct OutgoingCallAccess {
            expected == Call::kStarted;
   }
   /// For other threads: true if the calling thread will make the call anew.
-  static bool ask_anew(Call& call) {
+  static bool ask_to_make_anew(Call& call) {
     uint8_t expected = Call::kStarting;
     return call.phase_.compare_exchange_strong(expected, Call::kMakeAnew);
   }
