@@ -52,8 +52,8 @@ class RRef {
   /// the owner dropped it later.
   bool confirmed_by_owner() const { return handle().confirmed(); }
 
-  /// The value itself, on its owner; waits until it exists. Throws kInvalidArgument elsewhere, and
-  /// what its creation failed with.
+  /// The value itself, on its owner; waits until it exists, for as long as a call may take by
+  /// default. Throws kInvalidArgument elsewhere, kTimeout, and what its creation failed with.
   T& local_value() const;
 
   /// A copy of the value; waits until it exists. Throws kRRefLost if the owner is gone, and what
@@ -223,13 +223,16 @@ T& RRef<T>::local_value() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "local_value() of an object that lives on " + owner().name + "; call it there");
   }
-  object->settled().wait();
+  detail::await_object(handle(), {});
   return *static_cast<T*>(object->value());
 }
 
 template <typename T>
 T RRef<T>::to_here(const CallOptions& options) const {
-  if (is_owner()) return local_value();
+  if (is_owner()) {
+    detail::await_object(handle(), options);
+    return local_value();
+  }
   using Fetch = typename detail::RemoteFetch<T>::CallFunction;
   const detail::RRefTarget<T> target(handle().id());
   const detail::RRefTimeLimit limit(handle(), options);  // for both attempts together

@@ -97,10 +97,7 @@ PassAnswer PassLeader::ask_here(const std::vector<at::Tensor>& roots) {
 }
 
 at::Tensor PassLeader::own_value(const RRef<at::Tensor>& root) const {
-  const Timeout left = time_left();
-  if (left.count() > 0 && !detail::RRefAccess::handle(root)->object()->settled().wait_for(left)) {
-    throw Error(ErrorCode::kTimeout, "the tensor to begin at was not there in time");
-  }
+  detail::await_object(*detail::RRefAccess::handle(root), CallOptions{time_left()});
   return root.local_value();
 }
 

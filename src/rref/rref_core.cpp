@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "weft/detail/rref_core.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include <fmt/format.h>
 
 #include "rref/keeper.h"
+#include "weft/current_call.h"
 
 namespace weft::detail {
 
@@ -84,6 +88,22 @@ CallOptions RRefTimeLimit::left() const {
     options.timeout = std::max<Timeout>(limit_ - passed, std::chrono::microseconds(1));
   }
   return options;
+}
+
+void await_object(const RRefHandle& handle, const CallOptions& options) {
+  const RRefObject& object = *handle.object();
+  if (object.is_settled()) return;
+  Timeout limit = *RRefTimeLimit(handle, options).left().timeout;
+  if (const auto left = current_call::remaining(); left && (limit.count() <= 0 || *left < limit)) {
+    limit = std::max<Timeout>(*left, std::chrono::microseconds(1));
+  }
+  if (limit.count() <= 0) {
+    object.settled().wait();
+  } else if (!object.settled().wait_for(limit)) {
+    throw Error(ErrorCode::kTimeout,
+                fmt::format("the object of the reference was not made within {} ms",
+                            limit / std::chrono::milliseconds(1)));
+  }
 }
 
 std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error& error,

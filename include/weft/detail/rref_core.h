@@ -63,6 +63,10 @@ class WEFT_API RRefTimeLimit {
   const SteadyTime began_ = std::chrono::steady_clock::now();
 };
 
+/// Waits on the owner until the object of the reference is made or its creation has failed, for as
+/// long as a call with these options would wait. Throws kTimeout.
+WEFT_API void await_object(const RRefHandle& handle, const CallOptions& options);
+
 /// Translates the error of a call through a reference: kRRefLost if the owner is gone. Returns
 /// nothing if that is not known yet; then `future` is settled as soon as it is known.
 WEFT_API std::optional<Error> translate_rref_error(const RRefHandle& handle, const Error& error,

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <semaphore>
 #include <thread>
@@ -212,6 +213,34 @@ TEST_F(Behaviour24_ToHere, TimesOutThenSucceeds) {
   gate = &closed;
   const auto value = remote<late>(group[0], "b", int64_t{9});
   EXPECT_THAT([&] { value.to_here(20ms); }, fails_with(ErrorCode::kTimeout));
+  closed.release();
+  EXPECT_EQ(value.to_here(), 9);
+}
+
+std::promise<ErrorCode>* gave_up = nullptr;
+int64_t fetch(RRef<int64_t> value) {
+  try {
+    return value.to_here();
+  } catch (const Error& error) {
+    gave_up->set_value(error.code());
+    throw;
+  }
+}
+
+TEST_F(Behaviour24_ToHere, TimesOutOnTheOwnerToo) {
+  std::counting_semaphore<> closed(0);
+  gate = &closed;
+  std::promise<ErrorCode> outcome;
+  gave_up = &outcome;
+  const auto value = remote<late>(group[0], "a", int64_t{9});
+  ASSERT_TRUE(value.is_owner());
+
+  EXPECT_THAT([&] { value.to_here(20ms); }, fails_with(ErrorCode::kTimeout));
+  // A function has the time that its own caller has left.
+  EXPECT_THAT([&] { group[0].sync<fetch>(Destination("a", 20ms), value); },
+              fails_with(ErrorCode::kTimeout));
+  EXPECT_EQ(outcome.get_future().get(), ErrorCode::kTimeout);
+
   closed.release();
   EXPECT_EQ(value.to_here(), 9);
 }
