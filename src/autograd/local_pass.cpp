@@ -43,7 +43,7 @@ Reached LocalPass::reach(const Edges& edges) {
   return reached;
 }
 
-Reached LocalPass::ask(uint64_t pass, const std::vector<uint64_t>& messages) {
+Reached LocalPass::reached_by(uint64_t pass, const std::vector<uint64_t>& messages) {
   enter(pass);
   Reached all;
   for (const uint64_t message : messages) {
@@ -57,7 +57,7 @@ Reached LocalPass::ask(uint64_t pass, const std::vector<uint64_t>& messages) {
   return all;
 }
 
-Reached LocalPass::ask_roots(uint64_t pass, const std::vector<at::Tensor>& roots) {
+Reached LocalPass::reached_by_roots(uint64_t pass, const std::vector<at::Tensor>& roots) {
   enter(pass);
   roots_.insert(roots_.end(), roots.begin(), roots.end());
   return reach(edges_of(roots));
@@ -65,7 +65,7 @@ Reached LocalPass::ask_roots(uint64_t pass, const std::vector<at::Tensor>& roots
 
 void LocalPass::run(const RunOrder& order) {
   if (order.everything) {
-    ask(order.pass.number, tape_.messages());
+    reached_by(order.pass.number, tape_.messages());
   } else {
     enter(order.pass.number);
   }
@@ -124,7 +124,7 @@ std::optional<LocalPass::Outgoing> LocalPass::step() {
 
 std::optional<Leaves> LocalPass::take_finished() {
   if (!running_ || !awaited_.empty() || !sweep_->finished()) return std::nullopt;
-  sweep_->finish();
+  sweep_->finish_device_work();
   sweep_.reset();
   roots_.clear();
   running_ = false;

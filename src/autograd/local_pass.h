@@ -26,10 +26,11 @@ class LocalPass {
  public:
   LocalPass(int64_t context, const Tape& tape) : context_(context), tape_(tape) {}
 
-  /// The messages that get gradients when these messages, sent from here, or these roots do. Throw
-  /// kInvalidArgument for messages or roots that do not fit the pass or are unknown here.
-  Reached ask(uint64_t pass, const std::vector<uint64_t>& messages);
-  Reached ask_roots(uint64_t pass, const std::vector<at::Tensor>& roots);
+  /// Given that these messages (sent from here), or these roots, get gradients: the received
+  /// messages that get gradients in turn. Throw kInvalidArgument for messages or roots that do not
+  /// fit the pass or are unknown here.
+  Reached reached_by(uint64_t pass, const std::vector<uint64_t>& messages);
+  Reached reached_by_roots(uint64_t pass, const std::vector<at::Tensor>& roots);
 
   void run(const RunOrder& order);
 
@@ -53,7 +54,7 @@ class LocalPass {
 
   /// Waits for what an accelerator still does for the steps so far.
   void finish_device_work() {
-    if (sweep_) sweep_->finish();
+    if (sweep_) sweep_->finish_device_work();
   }
 
   /// Once for each pass that ran, after its last step: the gradients it gave.

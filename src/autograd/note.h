@@ -23,8 +23,9 @@ inline constexpr size_t kMostParticipants = 500;
 struct ReplyNote {
   static constexpr uint64_t kEnded = ~uint64_t{0};  // the context has ended there
   uint64_t message = 0;
-  std::vector<uint16_t> participants;  // workers that the function reached, also through others
-  bool more = false;                   // there were others
+  // Workers that calls in this context have reached from the callee so far, also through others.
+  std::vector<uint16_t> participants;
+  bool more = false;  // there were others
 };
 static_assert(rendezvous::kMostMembers <= UINT16_MAX, "a participant's rank must fit");
 

@@ -21,8 +21,8 @@ struct PassId {
   uint64_t number = 0;
 };
 
-/// The answer to sys.autograd.ask, which names messages of the callee that will get gradients: the
-/// further messages that get some then.
+/// sys.autograd.ask names messages of the callee that will get gradients. This is its answer: the
+/// messages of other workers that therefore get gradients too.
 struct PassAnswer {
   Reached reached;
   uint8_t code = 0;  // an ErrorCode; zero if nothing went wrong

@@ -168,8 +168,9 @@ void PassRunner::refuse(std::vector<Event>& events) noexcept {
 void PassRunner::handle(Question& question) {
   PassAnswer answer;
   try {
-    answer.reached = question.roots.empty() ? pass_->ask(question.pass, question.messages)
-                                            : pass_->ask_roots(question.pass, question.roots);
+    answer.reached = question.roots.empty()
+                         ? pass_->reached_by(question.pass, question.messages)
+                         : pass_->reached_by_roots(question.pass, question.roots);
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (const std::bad_alloc&) {

@@ -48,7 +48,7 @@ class Sweep {
   /// Whether everything reached has run.
   bool finished() const { return unfinished_ == 0; }
   /// Waits for what an accelerator still does.
-  void finish() { device_work_.finish(); }
+  void finish_device_work() { device_work_.finish(); }
 
  private:
   struct Progress {

@@ -373,7 +373,7 @@ bool Desk::serve_call(ServingLink& link) {
                  fmt::format("all {} handler threads are in use", crew_.threads()));
     return true;
   }
-  if (!prelude.note.empty() && !welcome(*call, prelude.note, frame.tensors)) return true;
+  if (!prelude.note.empty() && !set_companion_from(*call, prelude.note, frame.tensors)) return true;
   if (!reserved && (link.has_line() || arguments.size() > kLongDecode)) {
     call->park(link.link().decoder().take_body(), arguments, std::move(frame.tensors));
     if (link.stand_in_line(call)) server_.add_to_backlog(std::move(call));
@@ -388,8 +388,8 @@ bool Desk::serve_call(ServingLink& link) {
 }
 
 // False: it was refused.
-bool Desk::welcome(IncomingCall& call, std::span<const std::byte> note,
-                   std::span<at::Tensor> tensors) {
+bool Desk::set_companion_from(IncomingCall& call, std::span<const std::byte> note,
+                              std::span<at::Tensor> tensors) {
   try {
     call.set_companion(server_.agent().on_note(call.caller(), note, tensors));
     return true;

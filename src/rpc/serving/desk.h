@@ -74,7 +74,8 @@ class Desk final : public base::CrewLoop {
   bool drop_after_throw(ServingLink& link, std::string_view why);
   bool leads_after_throw();
   bool has_time_inline();
-  bool welcome(IncomingCall& call, std::span<const std::byte> note, std::span<at::Tensor> tensors);
+  bool set_companion_from(IncomingCall& call, std::span<const std::byte> note,
+                          std::span<at::Tensor> tensors);
   Others others_of(ServingLink& link, base::Duration usual, base::Duration worth);
   bool serve(IncomingCall& call, wire::Frame& frame, std::span<const std::byte> arguments,
              Placement placement);

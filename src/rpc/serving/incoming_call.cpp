@@ -175,9 +175,9 @@ void IncomingCall::park(std::vector<std::byte> memory, std::span<const std::byte
   parked_tensors_ = std::move(tensors);
 }
 
-bool IncomingCall::may_begin() {
+bool IncomingCall::begin_or_hold() {
   try {
-    return begins_anyway || !link_->wait_for_replies_taken(*this);
+    return begins_anyway || !link_->hold_until_replies_are_taken(*this);
   } catch (const std::bad_alloc&) {
     return true;
   }

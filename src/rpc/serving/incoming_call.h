@@ -44,7 +44,7 @@ class IncomingCall final : public detail::Ambient, public detail::Invocation {
   /// For the thread that took the call from the backlog: runs it, or decodes it if it was parked.
   void run_from_backlog();
   /// Whether a thread that took the call from the backlog is to run it. If not, the link has it.
-  bool may_begin();
+  bool begin_or_hold();
   /// The call cannot even be answered: its caller learns that from the end of the connection.
   void give_up(const std::string& why);
   /// Of a call in the backlog: whether it can run.

@@ -131,7 +131,7 @@ bool Server::run_one_that(const F& suits) {
     call = backlog_.pop_if(suits);
     if (!call) return false;
     backlog_size_.store(backlog_.size(), std::memory_order_seq_cst);
-  } while (!(*call)->may_begin());
+  } while (!(*call)->begin_or_hold());
   crew_->found_work();
   try {
     (*call)->run_from_backlog();

@@ -142,7 +142,7 @@ void ServingLink::let_waiting_begin() {
   }
 }
 
-bool ServingLink::wait_for_replies_taken(IncomingCall& call) {
+bool ServingLink::hold_until_replies_are_taken(IncomingCall& call) {
   if (!paused()) return false;
   const base::MutexLock lock(interest_mutex_);
   if (!paused() || !is_watched_) return false;

@@ -71,7 +71,7 @@ class ServingLink final : public detail::RefCounted {
 
   /// A call of the backlog that is not to begin while the link is paused waits here, and returns to
   /// the backlog afterwards. False: the link is not paused.
-  bool wait_for_replies_taken(IncomingCall& call);
+  bool hold_until_replies_are_taken(IncomingCall& call);
 
   // Calls whose arguments are decoded later, one after the other: the line keeps the order in which
   // the calls came.

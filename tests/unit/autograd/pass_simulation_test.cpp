@@ -152,7 +152,7 @@ class World {
     pass_ = pass;
     retain_graph_ = retain_graph;
     progress_.emplace(std::set<int>{kLeader});
-    carry_out(progress_->begin({at(kLeader).part.ask_roots(pass, {root_.spread})}));
+    carry_out(progress_->begin({at(kLeader).part.reached_by_roots(pass, {root_.spread})}));
     while (!given_up_ && !progress_->finished() && step()) ++steps_;
   }
 
@@ -282,7 +282,7 @@ class World {
     switch (message.kind) {
       case Message::Kind::kAsk: {
         Message answer{Message::Kind::kAnswer, message.to, kLeader};
-        answer.reached = worker.part.ask(pass_, message.asked);
+        answer.reached = worker.part.reached_by(pass_, message.asked);
         return post(std::move(answer));
       }
       case Message::Kind::kAnswer:
