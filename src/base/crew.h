@@ -17,7 +17,8 @@
 // Helpers are threads without a lead that run tasks of the backlog. At most one more helper is
 // woken at a time (base/search.h): one that searches and finds a task calls the next. If all slots
 // are in use and no task was taken for 20 ticks, a helper runs one that is not known to take long
-// beyond the limit: functions that never return do not make a worker useless.
+// beyond the limit, or any if there was none such five times in a row: functions that never return
+// do not make a worker useless.
 // SPDX-License-Identifier: BSD-3-Clause
 
 #pragma once
@@ -60,7 +61,8 @@ class CrewBacklog {
   virtual size_t waiting() const = 0;
   /// Takes a task, calls Crew::found_work() and runs the task. False: there is none.
   virtual bool run_one() = 0;
-  /// The same with a task that is not known to take long. The thread has no slot.
+  /// The same with a task that is not known to take long, and now and then with any. The thread has
+  /// no slot.
   virtual bool run_short() { return false; }
 };
 

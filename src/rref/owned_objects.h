@@ -25,7 +25,8 @@ using detail::RRefObject;
 
 class Keeper;
 
-/// Thread-safe. Values are destroyed, and functions continued, without its lock.
+/// Thread-safe. Values are destroyed, futures settled and so waiting functions resumed, without its
+/// lock.
 class OwnedObjects : public std::enable_shared_from_this<OwnedObjects> {
  public:
   OwnedObjects(std::shared_ptr<rpc::Runtime> runtime, std::weak_ptr<Keeper> keeper);

@@ -26,7 +26,8 @@ struct LedgerFaults {
 };
 
 /// Where memory lacks, methods throw std::bad_alloc. Changes that have happened until then are in
-/// Changes; the same message, repeated, is gone on with where it was left.
+/// Changes; when the same message comes again, apply() goes on at the first step that is not
+/// applied.
 class OwnerLedger {
  public:
   explicit OwnerLedger(base::Duration lease, LedgerFaults faults = {})
@@ -36,7 +37,7 @@ class OwnerLedger {
   struct Changes {
     std::vector<RRefId> unheld;         // no other worker holds them any more
     std::vector<RRefId> never_created;  // waited for, and will not come
-    std::vector<RRefId> registered;     // by this message, not by an earlier one like it
+    std::vector<RRefId> registered;     // newly; none if a repeated message is answered again
     std::vector<std::pair<Worker, RRefId>> accepted;
 
     bool empty() const {

@@ -21,7 +21,7 @@
 
 namespace weft::rref {
 
-/// Thread-safe. Functions continue without its lock.
+/// Thread-safe. Futures are settled, and so waiting functions resumed, without its lock.
 class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
  public:
   explicit OwnerSessions(std::shared_ptr<rpc::Runtime> runtime);

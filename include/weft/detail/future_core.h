@@ -40,8 +40,8 @@ class WEFT_API ContinuationSink {
 WEFT_API void run_continuations(Continuation* list) noexcept;
 
 /// Has exactly one outcome, set by settle_value() or settle_error(). Promises and operations decide
-/// by claim() which thread sets it; for a call, the thread that takes the call out of its peer's
-/// table does.
+/// by claim() which thread sets it; for a call, the thread that takes the call out of its
+/// connection's table does.
 class WEFT_API FutureCore : public RefCounted {
  public:
   bool ready() const noexcept { return status_.load(std::memory_order_acquire) >= kValue; }

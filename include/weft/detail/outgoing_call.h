@@ -103,7 +103,7 @@ class TypedCall : public FutureState<Stored<R>>, public OutgoingCall {
   void cancel() override { this->cancel_call(); }
 
  private:
-  // The sink lives as long as the peer, which this call keeps.
+  // The sink is the I/O loop, which the connection of this call keeps.
   void settle_when_ready(Stored<R> value, std::vector<Future<void>> needed,
                          ContinuationSink* sink) {
     this->leave_to_continuation();

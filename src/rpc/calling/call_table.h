@@ -1,4 +1,4 @@
-// The calls of one peer that have no outcome yet. A deterministic core: no thread, no clock.
+// The calls of one connection that have no outcome yet. A deterministic core: no thread, no clock.
 //
 // Ids are slot and generation, so a late or doubled reply meets an empty slot or a newer
 // generation, never somebody else's call. Deadlines are a lower bound kept on the side and a sweep

@@ -54,7 +54,7 @@ class SharedWindow {
   }
   /// To be called after the connection's own window has been closed for the call. Those who wait
   /// are told once there is ample room: to wake them for each answer would cost more than the
-  /// answer. While there is a claim, they are: nobody else may use the room that becomes free.
+  /// answer. While a claim stands they are told of every answer: only the claimer may use the room.
   void close(uint32_t depth, size_t bytes, bool has_ample_room_here) {
     if (counts(depth, bytes)) used_.fetch_sub(bytes, std::memory_order_seq_cst);
     if (waiting_.load(std::memory_order_seq_cst) == 0) return;

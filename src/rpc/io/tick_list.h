@@ -20,8 +20,8 @@ namespace weft::rpc {
 class Ticking : public detail::RefCounted {
  public:
   /// Called by the pulse. False: there is nothing more to look at, until TickList::add() is called
-  /// again. Whatever decides that must be changed under the same lock as where add() is called, or
-  /// before add() is called.
+  /// again. State that on_tick() bases its answer on must change before add() is called, or under
+  /// the lock under which add() is called.
   virtual bool on_tick() = 0;
 
  protected:
