@@ -55,6 +55,7 @@ class WEFT_API Encoder {
     bool in_frame_only = false;  // not by a carrier
     bool borrowed = false;       // nobody changes it as long as the receiver has it
     bool staged = false;         // a carrier may give the receiver these bytes themselves
+    at::Tensor original = {};    // the user's, if a carrier has copied it
   };
 
   Encoder();

@@ -52,8 +52,9 @@ class RRef {
   /// the owner dropped it later.
   bool confirmed_by_owner() const { return handle().confirmed(); }
 
-  /// The value itself, on its owner; waits until it exists, for as long as a call may take by
-  /// default. Throws kInvalidArgument elsewhere, kTimeout, and what its creation failed with.
+  /// The value itself, on its owner; waits until it exists. In a function that serves a call it
+  /// waits only as long as the caller does. Throws kInvalidArgument elsewhere, kTimeout,
+  /// kCancelled, and what its creation failed with.
   T& local_value() const;
 
   /// A copy of the value; waits until it exists. Throws kRRefLost if the owner is gone, and what
@@ -223,7 +224,7 @@ T& RRef<T>::local_value() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "local_value() of an object that lives on " + owner().name + "; call it there");
   }
-  detail::await_object(handle(), {});
+  detail::await_object(handle(), CallOptions{Timeout(0)});
   return *static_cast<T*>(object->value());
 }
 

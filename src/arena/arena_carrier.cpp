@@ -49,7 +49,8 @@ class ArenaCarrier final : public wire::Carrier {
       if (!memory) return;
       std::memcpy(memory.get(), tensor.data, tensor.bytes);
       tensor.data = memory.get();
-      tensor.keep = bytes_in(std::move(memory), tensor.bytes);
+      // Not dropped here: what its deleter does is the user's, and the caller holds room now.
+      tensor.original = std::exchange(tensor.keep, bytes_in(std::move(memory), tensor.bytes));
     }
     tensor.staged = true;
   }

@@ -156,7 +156,7 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
                 fmt::format("a timeout of {} ns for {}", timeout.count(), function.name));
   }
   CallLimits limits;
-  limits.asked = runtime_->clock->now();
+  limits.asked = limits.connected = runtime_->clock->now();
   limits.caller_waits = caller_waits;
   if (timeout.count() > 0) limits.deadline = base::later(limits.asked, timeout);
   IncomingCall* parent = IncomingCall::current();
@@ -166,8 +166,7 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
     limits.depth = parent->depth() + 1;
   }
   // After the deadline is known: to wait for a connection takes the call's time.
-  CallingLink* link =
-      is_reserved(function) ? &callee.first() : &callee.of_this_thread(limits.deadline);
+  CallingLink* link = is_reserved(function) ? &callee.first() : &callee.of_this_thread(limits);
   if (Companion* companion = is_reserved(function) ? nullptr : Companion::current()) {
     OutgoingCallAccess::companion(call) =
         companion->on_call(*this, callee.info(), arguments, limits.note);

@@ -152,6 +152,7 @@ std::optional<SessionMessage> Holdings::next_message(Worker owner, base::Time no
   give_back_room(*its);
   ++its->sequence;
   its->asked = its->spoke = now;
+  its->repeated = false;
   its->repeat_at = repeat_at_last(now);
   its->urgent = std::any_of(its->queue.begin(), its->queue.end(), registers);
   return message;
@@ -180,12 +181,18 @@ std::optional<SessionMessage> Holdings::repeat(Worker owner, base::Time now) {
   if (!its) return std::nullopt;
   if (!its->unanswered) return next_message(owner, now);
   its->repeat_at = repeat_at_last(now);
+  its->repeated = true;
   return its->unanswered;
 }
 
 void Holdings::repeat_later(Worker owner, base::Time at) {
   Session* its = find(owner);
   if (its && its->unanswered) its->repeat_at = at;
+}
+
+bool Holdings::was_repeated(Worker owner) const {
+  const Session* its = find(owner);
+  return its && its->unanswered && its->repeated;
 }
 
 void Holdings::on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const SessionReply& reply,

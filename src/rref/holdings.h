@@ -72,6 +72,8 @@ class Holdings {
   std::optional<SessionMessage> repeat(Worker owner, base::Time now);
   /// From `at` on, next_message() gives the unanswered message once more.
   void repeat_later(Worker owner, base::Time at);
+  /// Whether the unanswered message was sent more than once.
+  bool was_repeated(Worker owner) const;
   void on_reply(Worker owner, uint64_t epoch, uint64_t sequence, const SessionReply& reply,
                 base::Time now, Changes& changes);
   void on_owner_lost(Worker owner, Changes& changes);
@@ -106,6 +108,7 @@ class Holdings {
     uint64_t next_serial = 1;
     std::optional<SessionMessage> unanswered;
     base::Time asked{};                        // when the unanswered message was first sent
+    bool repeated = false;                     // whether that message was sent more than once
     base::Time repeat_at = base::Time::max();  // when that message is to be sent once more
     base::Time spoke{};       // when a message, or the first creation, was sent last
     base::Time sure_until{};  // when the lease runs out that the last answer proves

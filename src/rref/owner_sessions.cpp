@@ -311,7 +311,7 @@ void OwnerSessions::on_silence(Worker owner, const Error& error) {
                                 [weak = weak_from_this(), owner](const std::optional<Error>& gone) {
                                   const auto sessions = weak.lock();
                                   if (!sessions) return;
-                                  if (!gone) return sessions->repeat_later(owner);
+                                  if (!gone) return sessions->repeat_again(owner);
                                   switch (gone->code()) {
                                     case ErrorCode::kPeerLost:
                                       return sessions->on_owner_lost(owner);
@@ -321,6 +321,17 @@ void OwnerSessions::on_silence(Worker owner, const Error& error) {
                                       return sessions->repeat_later(owner);
                                   }
                                 });
+}
+
+// At once the first time, then with pauses: it may be this message that breaks the connection.
+void OwnerSessions::repeat_again(Worker owner) {
+  bool was_repeated;
+  {
+    const base::MutexLock lock(mutex_);
+    was_repeated = holdings_.was_repeated(owner);
+  }
+  if (was_repeated) return repeat_later(owner);
+  repeat(owner);
 }
 
 void OwnerSessions::repeat_later(Worker owner) noexcept {

@@ -84,6 +84,7 @@ class OwnerSessions : public std::enable_shared_from_this<OwnerSessions> {
                  const Future<SessionReply>& answer);
   void on_silence(Worker owner, const Error& error);
   void repeat(Worker owner);
+  void repeat_again(Worker owner);
   void repeat_later(Worker owner) noexcept;
   void set_alarm();
   void try_set_alarm() noexcept;

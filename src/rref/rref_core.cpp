@@ -93,16 +93,30 @@ CallOptions RRefTimeLimit::left() const {
 void await_object(const RRefHandle& handle, const CallOptions& options) {
   const RRefObject& object = *handle.object();
   if (object.is_settled()) return;
-  Timeout limit = *RRefTimeLimit(handle, options).left().timeout;
-  if (const auto left = current_call::remaining(); left && (limit.count() <= 0 || *left < limit)) {
-    limit = std::max<Timeout>(*left, std::chrono::microseconds(1));
-  }
-  if (limit.count() <= 0) {
-    object.settled().wait();
-  } else if (!object.settled().wait_for(limit)) {
-    throw Error(ErrorCode::kTimeout,
-                fmt::format("the object of the reference was not made within {} ms",
-                            limit / std::chrono::milliseconds(1)));
+  // Nobody wakes this thread when its caller gives up.
+  constexpr Timeout kLook = std::chrono::milliseconds(100);
+  const SteadyTime began = std::chrono::steady_clock::now();
+  const RRefTimeLimit limit(handle, options);
+  for (;;) {
+    Timeout left = *limit.left().timeout;
+    if (left.count() < 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a timeout of {} ns for the value of a reference", left.count()));
+    }
+    if (left.count() == 0) left = Timeout::max();
+    if (const auto callers = current_call::remaining()) left = std::min<Timeout>(left, *callers);
+    if (object.settled().wait_for(std::clamp(left, Timeout(0), kLook))) return;
+    if (left <= kLook) {
+      const auto waited = std::chrono::steady_clock::now() - began;
+      throw Error(ErrorCode::kTimeout,
+                  fmt::format("the object of the reference, which is made on this worker, was not "
+                              "there within {} ms",
+                              waited / std::chrono::milliseconds(1)));
+    }
+    if (current_call::cancelled()) {
+      throw Error(ErrorCode::kCancelled,
+                  "the caller gave up while the object of the reference was not made yet");
+    }
   }
 }
 

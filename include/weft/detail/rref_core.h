@@ -64,7 +64,8 @@ class WEFT_API RRefTimeLimit {
 };
 
 /// Waits on the owner until the object of the reference is made or its creation has failed, for as
-/// long as a call with these options would wait. Throws kTimeout.
+/// long as a call with these options would wait. Throws kTimeout, and kCancelled if the caller of
+/// the function that this thread runs has given up.
 WEFT_API void await_object(const RRefHandle& handle, const CallOptions& options);
 
 /// Translates the error of a call through a reference: kRRefLost if the owner is gone. Returns

@@ -51,7 +51,8 @@ namespace weft::rpc {
 
 /// How a call is to be made.
 struct CallLimits {
-  base::Time asked;  // when the user's thread asked for the call
+  base::Time asked;      // when the user's thread asked for the call
+  base::Time connected;  // the same, or when that thread had waited for its connection
   base::Time deadline = base::Time::max();
   uint32_t depth = 0;
   bool caller_waits = false;
@@ -125,7 +126,7 @@ class CallingLink final : public Ticking {
   enum class Sending { kDone, kBroke, kRetired };
   Sending send(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
                const CallLimits& limits, base::Time now);
-  bool stage(Encoder& arguments) WEFT_REQUIRES(mutex_);
+  bool stage(Encoder& arguments, detail::Ref<Link>& link) WEFT_REQUIRES(mutex_);
   Sending fail_unsent(Call& call, const Error& error) WEFT_EXCLUDES(mutex_);
 
   void wait_for_other_writer(Call& call, const Link& link);

@@ -35,14 +35,16 @@ bool CallingLink::wait_for(Call& call, std::optional<base::Time> until) {
   const bool own_clock = runtime_->clock->runs_by_itself();
   std::optional<detail::BlockingRegion> region;
   base::Spinner spinner;
-  bool is_being_settled = false;  // by another thread, whatever the deadline
+  bool is_being_settled = false;  // by the thread that has taken the call out of the table
   while (!future.ready()) {
-    const bool has_deadline =
-        own_clock && !is_being_settled && !Access::is_left_to_continuation(call);
+    const bool has_deadline = own_clock && !Access::is_left_to_continuation(call);
     const base::Time limit = std::min(until.value_or(base::Time::max()),
                                       has_deadline ? Access::deadline(call) : base::Time::max());
     if (!region) region.emplace();
-    if (!receive_for(call, limit, spinner)) {
+    if (is_being_settled) {
+      Access::mark_sleeper(call);
+      Access::sleep(call, until);
+    } else if (!receive_for(call, limit, spinner)) {
       Access::sleep(call, limit == base::Time::max() ? std::nullopt : std::optional(limit));
       leave_line(call);
       if (future.ready()) spinner.came();

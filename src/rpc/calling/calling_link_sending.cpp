@@ -49,7 +49,7 @@ bool CallingLink::start(Call& call, const detail::FunctionEntry& function, Encod
   if (!arguments.kept().empty()) Access::kept(call) = arguments.kept();
   if (!is_reserved(function)) runtime_->counters.outstanding.begin();
 
-  Sending sending = send(call, function, arguments, limits, limits.asked);
+  Sending sending = send(call, function, arguments, limits, limits.connected);
   if (sending == Sending::kBroke) {
     // The connection broke before the call's frame had left completely, so the callee cannot have
     // run it: this thread sends it once more, on a new connection.
@@ -77,33 +77,40 @@ CallingLink::Sending CallingLink::fail_unsent(Call& call, const Error& error) {
 CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& function,
                                        Encoder& arguments, const CallLimits& limits,
                                        base::Time now) {
+  detail::Ref<Link> staged_over;  // see let_go(); dropped when the call is out
+  std::optional<Error> why_no_room;
+  bool has_room = false;
   Lock lock(mutex_);
   if (now < connection_changed_) now = runtime_->clock->now();  // the call has waited for it
-  if (const auto why_not = make_room(call, function, limits, now)) {
-    lock.unlock();
-    fail(call, *why_not);
-    return Sending::kDone;
-  }
   try {
-    if (stage(arguments)) now = runtime_->clock->now();
     // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
     const bool doubtful =
         now - last_received_ > kQuietLink || (reception_.loop_reads() && calls_.empty());
     if (state_ == State::kConnected && doubtful) notice_dead_link();
-    if (state_ == State::kClosed) throw *closed_because_;
-    if (retired_) {
-      give_room_back(call);
-      return Sending::kRetired;
-    }
-    if (state_ == State::kIdle) connect();
+    why_no_room = make_room(call, function, limits, now);
+    has_room = !why_no_room;
+    // From here on no code of users runs until the call is in the table: it might make a call that
+    // waits for this room.
+    if (has_room && stage(arguments, staged_over)) now = runtime_->clock->now();
+    if (has_room && state_ == State::kClosed) throw *closed_because_;
+    if (has_room && !retired_ && state_ == State::kIdle) connect();
   } catch (const Error& error) {
-    give_room_back(call);
+    if (has_room) give_room_back(call);
     lock.unlock();
     return fail_unsent(call, error);
   } catch (const std::bad_alloc&) {
-    give_room_back(call);
+    if (has_room) give_room_back(call);
     lock.unlock();
     return fail_unsent(call, base::error_by(ErrorCode::kLimitExceeded, no_memory));
+  }
+  if (why_no_room) {
+    lock.unlock();
+    fail(call, *why_no_room);
+    return Sending::kDone;
+  }
+  if (retired_) {
+    give_room_back(call);
+    return Sending::kRetired;
   }
   const detail::Ref<Link> link = link_;
   bool queued = false;
@@ -152,11 +159,10 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
 
 // For a link that exists; what is sent over another one goes in its frames. False: nothing was to
 // be done.
-bool CallingLink::stage(Encoder& arguments) {
+bool CallingLink::stage(Encoder& arguments, detail::Ref<Link>& link) {
   if (arguments.tensor_bytes() < wire::kSmallestCarried || !link_) return false;
-  detail::Ref<Link> shared = link_;
+  link = link_;
   const base::Unlocked unlocked(mutex_);
-  const detail::Ref<Link> link = std::move(shared);  // see let_go()
   link->stage(arguments);
   return true;
 }
@@ -292,7 +298,8 @@ bool CallingLink::wait_for_room(const CallLimits& limits, size_t bytes) {
     lacks = room == Room::kNoneHere ? Lacks::kHere : Lacks::kAtMember;
     const base::Time now = runtime_->clock->now();
     if (now >= limits.deadline) return false;
-    if (room == Room::kNoneHere && reception_.may_begin()) {
+    const bool answers_may_come = !calls_.empty() || (link_ && link_->unread_bytes() > 0);
+    if (room == Room::kNoneHere && answers_may_come && reception_.may_begin()) {
       receive_as_caller(std::min(limits.deadline, now + kOneTurnOfReceiving), nullptr);
       continue;
     }

@@ -24,25 +24,28 @@ Peer::Peer(std::shared_ptr<Runtime> runtime, const Member& member)
       window_(std::make_shared<SharedWindow>(runtime_->options.window_bytes)),
       first_(detail::make_ref<CallingLink>(runtime_, member_, window_)) {}
 
-CallingLink& Peer::of_this_thread(base::Time deadline) {
+CallingLink& Peer::of_this_thread(CallLimits& limits) {
   // Threads of a crew come and go, and each would have a connection of its own.
   if (runtime_->connections == 1 || detail::BlockingObserver::current()) return *first_;
   const size_t index = number_of_this_thread() % runtime_->connections;
   if (index == 0) return *first_;
   CallingLink* link = further_[index].load(std::memory_order_acquire);
-  return link && link->is_connected() ? *link : further(index, deadline);
+  return link && link->is_connected() ? *link : further(index, limits);
 }
 
 // No call may overtake an earlier one of the same thread. So the first takes the place of a
 // connection only when no call goes over that one or waits for it, and does not give it back.
-CallingLink& Peer::further(size_t index, base::Time deadline) {
+CallingLink& Peer::further(size_t index, CallLimits& limits) {
   CallingLink& link = make_further(index);
   // While the first does not stand either, the caller gets the error of its own connection.
   const bool is_first = &link == first_.get();
   if (is_first || !first_->is_connected()) return link;
   const auto enough = time_to_connect();
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - runtime_->clock->now());
-  if (link.wait_until_connected(std::min(enough, left))) return link;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(limits.deadline - runtime_->clock->now());
+  const bool is_connected = link.wait_until_connected(std::min(enough, left));
+  limits.connected = runtime_->clock->now();
+  if (is_connected) return link;
   // That a call has little time says nothing about a connection that was begun just now.
   if (link.connects_since_less_than(enough) || !link.retire()) return link;
   further_[index].store(first_.get(), std::memory_order_release);

@@ -33,8 +33,8 @@ class Peer final {
   const WorkerInfo& info() const { return first_->info(); }
   CallingLink& first() const { return *first_; }
   /// The connection for calls of the user's that this thread makes. May wait until it is made, not
-  /// beyond `deadline`.
-  CallingLink& of_this_thread(base::Time deadline);
+  /// beyond the call's deadline.
+  CallingLink& of_this_thread(CallLimits& limits);
 
   /// "connected" if one of them is; else that of the first.
   const char* state_name() const;
@@ -45,7 +45,7 @@ class Peer final {
   void close(const Error& why);
 
  private:
-  CallingLink& further(size_t index, base::Time deadline);
+  CallingLink& further(size_t index, CallLimits& limits);
   CallingLink& make_further(size_t index);
   /// For a further connection: four times as long as the first took, or this.
   static constexpr auto kTimeToConnect = std::chrono::milliseconds(100);

@@ -52,6 +52,21 @@ TEST_F(HoldingsTest, OfAnObjectThatMayNotExistYetTheOwnerIsTold) {
   EXPECT_EQ(say().steps, (std::vector<Step>{{Kind::kRegisterEarly, kShown}}));
 }
 
+// The first repetition comes at once, further ones after a pause.
+TEST_F(HoldingsTest, AMessageIsKnownToHaveBeenRepeatedUntilItIsAnswered) {
+  holdings_.arrive(kShown, false, now_);
+  const SessionMessage message = say();
+  EXPECT_FALSE(holdings_.was_repeated(kOwner));
+  holdings_.repeat(kOwner, now_);
+  EXPECT_TRUE(holdings_.was_repeated(kOwner));
+
+  answer(message, applied({1}));
+  EXPECT_FALSE(holdings_.was_repeated(kOwner));
+  now_ += 9s;
+  say();  // the lease is renewed
+  EXPECT_FALSE(holdings_.was_repeated(kOwner));
+}
+
 // Creations may be long on their way, behind large calls.
 TEST_F(HoldingsTest, CreationsDoNotTakeThePlaceOfRenewals) {
   const RRefId first = holdings_.create(kOwner, now_);
