@@ -57,8 +57,8 @@ class RRef {
   /// kCancelled, and what its creation failed with.
   T& local_value() const;
 
-  /// A copy of the value; waits until it exists. Throws kRRefLost if the owner is gone, and what
-  /// its creation failed with.
+  /// A copy of the value; waits until it exists. Throws kRRefLost if the owner is gone, kTimeout,
+  /// kCancelled like local_value(), and what its creation failed with.
   T to_here(std::optional<Timeout> timeout = std::nullopt) const {
     return to_here(CallOptions{timeout});
   }

@@ -49,7 +49,6 @@ class ArenaCarrier final : public wire::Carrier {
       if (!memory) return;
       std::memcpy(memory.get(), tensor.data, tensor.bytes);
       tensor.data = memory.get();
-      // Not dropped here: what its deleter does is the user's, and the caller holds room now.
       tensor.original = std::exchange(tensor.keep, bytes_in(std::move(memory), tensor.bytes));
     }
     tensor.staged = true;

@@ -173,6 +173,7 @@ void AgentCore::start_call(detail::OutgoingCall& call, const detail::FunctionEnt
   }
   if (!link->start(call, function, arguments, limits)) {
     link = &callee.first();  // which is never retired
+    limits.connected = runtime_->clock->now();
     link->start(call, function, arguments, limits);
   }
   if (parent) {

@@ -93,10 +93,11 @@ CallOptions RRefTimeLimit::left() const {
 void await_object(const RRefHandle& handle, const CallOptions& options) {
   const RRefObject& object = *handle.object();
   if (object.is_settled()) return;
-  // Nobody wakes this thread when its caller gives up.
-  constexpr Timeout kLook = std::chrono::milliseconds(100);
+  // Nobody wakes a function whose caller gives up.
+  const Timeout look = current_call::exists() ? std::chrono::milliseconds(100) : Timeout::max();
   const SteadyTime began = std::chrono::steady_clock::now();
   const RRefTimeLimit limit(handle, options);
+  const BlockingRegion region;
   for (;;) {
     Timeout left = *limit.left().timeout;
     if (left.count() < 0) {
@@ -104,16 +105,17 @@ void await_object(const RRefHandle& handle, const CallOptions& options) {
                   fmt::format("a timeout of {} ns for the value of a reference", left.count()));
     }
     if (left.count() == 0) left = Timeout::max();
+    const bool given_up = current_call::cancelled();
     if (const auto callers = current_call::remaining()) left = std::min<Timeout>(left, *callers);
-    if (object.settled().wait_for(std::clamp(left, Timeout(0), kLook))) return;
-    if (left <= kLook) {
+    if (object.settled().wait_for(std::clamp(left, Timeout(0), look))) return;
+    if (left <= look && left != Timeout::max()) {
       const auto waited = std::chrono::steady_clock::now() - began;
       throw Error(ErrorCode::kTimeout,
                   fmt::format("the object of the reference, which is made on this worker, was not "
                               "there within {} ms",
                               waited / std::chrono::milliseconds(1)));
     }
-    if (current_call::cancelled()) {
+    if (given_up) {
       throw Error(ErrorCode::kCancelled,
                   "the caller gave up while the object of the reference was not made yet");
     }

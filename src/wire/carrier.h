@@ -42,7 +42,8 @@ class Carrier {
   virtual ~Carrier() = default;
 
   /// Before the tensor is sent, on the sender's thread, which has no lock: brings the bytes to
-  /// memory of this carrier, so that place() costs little. `tensor` refers to the copy then.
+  /// memory of this carrier, so that place() costs little. `tensor` refers to the copy then, and
+  /// keeps the original.
   virtual void stage(Encoder::OutgoingTensor& tensor) = 0;
   /// What the row says. Nothing: the bytes go in the frame. One thread at a time.
   virtual std::optional<Place> place(const Encoder::OutgoingTensor& tensor) = 0;

@@ -127,6 +127,7 @@ class CallingLink final : public Ticking {
   Sending send(Call& call, const detail::FunctionEntry& function, Encoder& arguments,
                const CallLimits& limits, base::Time now);
   bool stage(Encoder& arguments, detail::Ref<Link>& link) WEFT_REQUIRES(mutex_);
+  static void drop_originals(Encoder& arguments);
   Sending fail_unsent(Call& call, const Error& error) WEFT_EXCLUDES(mutex_);
 
   void wait_for_other_writer(Call& call, const Link& link);
@@ -142,6 +143,7 @@ class CallingLink final : public Ticking {
                                  const CallLimits& limits, base::Time& now) WEFT_REQUIRES(mutex_);
   bool wait_for_room(const CallLimits& limits, size_t bytes) WEFT_REQUIRES(mutex_);
   void notice_dead_link() WEFT_REQUIRES(mutex_);
+  void notice_hang_up() WEFT_REQUIRES(mutex_);
   void connect() WEFT_REQUIRES(mutex_);
   bool queue_call(Call& call, const detail::FunctionEntry& function, const Encoder& arguments,
                   const CallLimits& limits, base::Time now) WEFT_REQUIRES(mutex_);

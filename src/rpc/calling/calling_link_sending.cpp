@@ -81,6 +81,7 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
   std::optional<Error> why_no_room;
   bool has_room = false;
   Lock lock(mutex_);
+  if (retired_) return Sending::kRetired;
   if (now < connection_changed_) now = runtime_->clock->now();  // the call has waited for it
   try {
     // With no call unanswered, the loop hardly receives a reply: more likely the connection ends.
@@ -91,7 +92,10 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
     has_room = !why_no_room;
     // From here on no code of users runs until the call is in the table: it might make a call that
     // waits for this room.
-    if (has_room && stage(arguments, staged_over)) now = runtime_->clock->now();
+    if (has_room && stage(arguments, staged_over)) {
+      now = runtime_->clock->now();
+      if (state_ == State::kConnected && calls_.empty()) notice_hang_up();
+    }
     if (has_room && state_ == State::kClosed) throw *closed_because_;
     if (has_room && !retired_ && state_ == State::kIdle) connect();
   } catch (const Error& error) {
@@ -139,6 +143,7 @@ CallingLink::Sending CallingLink::send(Call& call, const detail::FunctionEntry& 
   const bool needs_ticks =
       !is_reserved(function) || reception_.receiver() != Receiver::kLoop || defer;
   lock.unlock();
+  if (staged_over) drop_originals(arguments);
 
   if (needs_ticks && !want_ticks()) lose_without_ticks(link);
   if (expires_soon) set_due();
@@ -163,8 +168,12 @@ bool CallingLink::stage(Encoder& arguments, detail::Ref<Link>& link) {
   if (arguments.tensor_bytes() < wire::kSmallestCarried || !link_) return false;
   link = link_;
   const base::Unlocked unlocked(mutex_);
-  link->stage(arguments);
+  link->stage(arguments, Link::Originals::kKept);
   return true;
+}
+
+void CallingLink::drop_originals(Encoder& arguments) {
+  for (Encoder::OutgoingTensor& tensor : arguments.tensors()) tensor.original = at::Tensor();
 }
 
 // The first call after a pause: if the loop is writing it, the link has just become readable or
@@ -298,8 +307,7 @@ bool CallingLink::wait_for_room(const CallLimits& limits, size_t bytes) {
     lacks = room == Room::kNoneHere ? Lacks::kHere : Lacks::kAtMember;
     const base::Time now = runtime_->clock->now();
     if (now >= limits.deadline) return false;
-    const bool answers_may_come = !calls_.empty() || (link_ && link_->unread_bytes() > 0);
-    if (room == Room::kNoneHere && answers_may_come && reception_.may_begin()) {
+    if (room == Room::kNoneHere && !calls_.empty() && reception_.may_begin()) {
       receive_as_caller(std::min(limits.deadline, now + kOneTurnOfReceiving), nullptr);
       continue;
     }
@@ -334,11 +342,17 @@ void CallingLink::notice_dead_link() {
     pass_on_receiving(term);
   }
   // The thread that receives may find out too late: it may be decoding a reply, or have no CPU.
-  // With no call unanswered, nothing that it may still read matters.
-  if (!ready.hung_up || !calls_.empty() || link_.get() != link.get())
-    return let_go(std::move(link));
+  if (ready.hung_up) notice_hang_up();
+  let_go(std::move(link));
+}
+
+// With no call unanswered, nothing that somebody may still read on a closed connection matters.
+void CallingLink::notice_hang_up() {
+  if (!link_ || !calls_.empty()) return;
+  if (!link_->connection().wait(transport::kReadable, base::Duration(0)).hung_up) return;
+  detail::Ref<Link> its = link_;
   const base::Unlocked unlocked(mutex_);
-  const detail::Ref<Link> dead = std::move(link);  // see let_go()
+  const detail::Ref<Link> dead = std::move(its);  // see let_go()
   on_link_lost(dead, base::error_by(ErrorCode::kOutcomeUnknown, [] {
                  return Error(ErrorCode::kOutcomeUnknown, "the peer has closed the connection");
                }));

@@ -28,10 +28,13 @@ void Link::agree_on(wire::Features theirs) {
   carrier_.store(own_carrier_.get(), std::memory_order_release);
 }
 
-void Link::stage_tensors(Encoder& value) {
+void Link::stage_tensors(Encoder& value, Originals originals) {
   wire::Carrier* carrier = carrier_.load(std::memory_order_acquire);
   if (!carrier) return;
-  for (Encoder::OutgoingTensor& tensor : value.tensors()) carrier->stage(tensor);
+  for (Encoder::OutgoingTensor& tensor : value.tensors()) {
+    carrier->stage(tensor);
+    if (originals == Originals::kDropped) tensor.original = at::Tensor();
+  }
 }
 
 // Before open() nothing is urgent: all frames wait for the hello.

@@ -48,9 +48,11 @@ class Link : public detail::RefCounted {
   // Sending: any thread.
 
   /// To be called before queue(), without any lock: brings the bytes of large tensors to where the
-  /// other end can use them, if there is such a place.
-  void stage(Encoder& value) {
-    if (value.tensor_bytes() >= wire::kSmallestCarried) stage_tensors(value);
+  /// other end can use them, if there is such a place. Of what is copied the caller may keep the
+  /// originals for a while, so that no deleter of users runs here.
+  enum class Originals { kDropped, kKept };
+  void stage(Encoder& value, Originals originals) {
+    if (value.tensor_bytes() >= wire::kSmallestCarried) stage_tensors(value, originals);
   }
 
   enum class Lane : uint8_t { kNormal, kUrgent };
@@ -151,7 +153,7 @@ class Link : public detail::RefCounted {
     uint64_t offered() const { return offered_bytes.load(std::memory_order_acquire); }
     bool is_offering() const { return offered() != sent(); }
   };
-  void stage_tensors(Encoder& value);
+  void stage_tensors(Encoder& value, Originals originals);
   template <typename Add>
   Position queue_with(Lane lane, const Add& add);
   bool has_frames() const WEFT_REQUIRES(mutex_) {

@@ -97,7 +97,7 @@ class ServingLink::LargeReply {
 
 void ServingLink::send_reply(const wire::FrameHeader& header, std::span<const std::byte> note,
                              Encoder& value, Link::Lane lane) {
-  link_->stage(value);
+  link_->stage(value, Link::Originals::kDropped);
   size_t bytes = value.payload().size();
   for (const Encoder::OutgoingTensor& tensor : value.tensors()) {
     if (!tensor.staged) bytes += tensor.bytes;

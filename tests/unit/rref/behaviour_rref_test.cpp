@@ -245,6 +245,35 @@ TEST_F(Behaviour24_ToHere, TimesOutOnTheOwnerToo) {
   EXPECT_EQ(value.to_here(), 9);
 }
 
+std::promise<void>* begun = nullptr;
+void await_local(RRef<int64_t> value) {
+  begun->set_value();
+  try {
+    value.local_value();
+  } catch (const Error& error) {
+    gave_up->set_value(error.code());
+    throw;
+  }
+}
+
+TEST_F(Behaviour24_ToHere, AWaitOnTheOwnerEndsWithTheCallItIsFor) {
+  std::counting_semaphore<> closed(0);
+  gate = &closed;
+  std::promise<ErrorCode> outcome;
+  gave_up = &outcome;
+  std::promise<void> runs;
+  begun = &runs;
+  const auto value = remote<late>(group[0], "a", int64_t{9});
+
+  const auto call = group[0].async<await_local>(Destination("a", Timeout(0)), value);
+  runs.get_future().wait();
+  call.cancel();
+
+  EXPECT_EQ(outcome.get_future().get(), ErrorCode::kCancelled);
+  closed.release();
+  EXPECT_EQ(value.to_here(), 9);  // nobody waits at the gate any more
+}
+
 using Behaviour25_CreationTimesOut = BehaviourOfRRefs;
 
 TEST_F(Behaviour25_CreationTimesOut, IsReportedByEveryUseAndLeavesNothing) {
