@@ -56,8 +56,8 @@ double large_step_milliseconds(size_t count) {
   const at::Tensor factor = at::ones({kLargeFloats});
   return 1e-3 * median_microseconds(count, [&](size_t) {
            weft::autograd::Context context;
-           // In two statements, as by hand below: with one the product lives until the backward
-           // pass has ended, and malloc gives back to the system what is then freed together.
+           // In two statements, as by hand below: in one, the product would live until the backward
+           // pass has ended, and malloc might give back what is then freed together.
            const at::Tensor loss = (weft::rpc_sync<activation>("callee") * factor).sum();
            context.backward({loss});
          });
